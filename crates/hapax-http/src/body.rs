@@ -52,6 +52,10 @@ impl FullBody {
             }
             // The exceeded limit may also be that of a body limit outside the layer.
             Err(error) if is_length_limit(&*error) => Err(too_large()),
+            Err(error) if is_timeout(&*error) => {
+                let text = "the request body did not arrive in time; nothing was run";
+                Err(Problem::new(ProblemKind::RequestTimeout, text))
+            }
             Err(_) => {
                 Err(Problem::invalid("the request body ended early; nothing was run").retryable())
             }
@@ -77,6 +81,12 @@ impl FullBody {
 
 fn is_length_limit(error: &(dyn StdError + 'static)) -> bool {
     error.is::<LengthLimitError>() || error.source().is_some_and(is_length_limit)
+}
+
+/// Whether a server around the layer gave up waiting for the body.
+fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    kind == Some(std::io::ErrorKind::TimedOut) || error.source().is_some_and(is_timeout)
 }
 
 impl From<Bytes> for FullBody {

@@ -221,7 +221,7 @@ problem_kinds! {
     JobMissing = NOT_FOUND "job-missing" false [Api] "The job does not exist";
     DeadLetterMissing = NOT_FOUND "dead-letter-missing" false [Api] "The dead letter does not exist";
     MethodNotAllowed = METHOD_NOT_ALLOWED "method-not-allowed" false [Api, Proxy, Line] "The method is not allowed here";
-    RequestTimeout = REQUEST_TIMEOUT "request-timeout" true [Api, Line] "The request took too long to arrive";
+    RequestTimeout = REQUEST_TIMEOUT "request-timeout" true [Api, Layer, Proxy, Line] "The request took too long to arrive";
     LockHeld = CONFLICT "lock-held" true [Api] "The lock is held by another owner";
     LockLost = CONFLICT "lock-lost" false [Api] "The lock does not belong to this token";
     InProgress = CONFLICT "in-progress" true [Api, Layer] "Another attempt is still running";
@@ -237,7 +237,7 @@ problem_kinds! {
     UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" false [Api] "The content type is not accepted here";
     KeyReused = UNPROCESSABLE_ENTITY "key-reused" false [Api, Layer] "The key belongs to another request";
     TooManyRequests = TOO_MANY_REQUESTS "too-many-requests" true [Api, Line] "Too many requests at once";
-    HeadersTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE "headers-too-large" false [Api] "The request headers are too large";
+    HeadersTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE "headers-too-large" false [Api, Proxy] "The request headers are too large";
     Internal = INTERNAL_SERVER_ERROR "internal" false [Api, Layer] "The server failed";
     RecordCorrupt = INTERNAL_SERVER_ERROR "record-corrupt" false [Api] "The stored value cannot be read";
     UpstreamUnreachable = BAD_GATEWAY "upstream-unreachable" true [Proxy] "The upstream cannot be reached";

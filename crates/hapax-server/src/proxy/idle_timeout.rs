@@ -1,6 +1,8 @@
 //! Timeouts for bodies whose sender stops sending.
 
+use std::error::Error;
 use std::fmt;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -10,10 +12,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
 use super::BoxError;
+use super::client_fault::ClientFault;
 
-/// The error of a body whose sender sent nothing for longer than the timeout.
+/// The reason of a body's error whose sender sent nothing for longer than the timeout.
 #[derive(Debug)]
-pub(crate) struct BodyIdle;
+struct BodyIdle;
 
 impl fmt::Display for BodyIdle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,7 +24,20 @@ impl fmt::Display for BodyIdle {
     }
 }
 
-impl std::error::Error for BodyIdle {}
+impl Error for BodyIdle {}
+
+impl BodyIdle {
+    /// The error, of the kind by which the layer recognises a timeout.
+    fn error() -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, Self)
+    }
+}
+
+/// Whether a body failed because its sender sent nothing for longer than the timeout.
+pub(crate) fn is_idle(error: &(dyn Error + 'static)) -> bool {
+    let reason = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    reason.is_some_and(|reason| reason.is::<BodyIdle>())
+}
 
 /// A body that fails when its sender sends nothing for too long. Only the time counts in which the
 /// body is polled: a slow reader is not the sender's fault.
@@ -66,7 +82,7 @@ where
                 self.waiting = false;
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Poll::Pending if self.is_timed_out(cx) => Poll::Ready(Some(Err(BodyIdle.into()))),
+            Poll::Pending if self.is_timed_out(cx) => Poll::Ready(Some(Err(BodyIdle::error().into()))),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -82,36 +98,39 @@ where
 
 /// The side that an upload waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum WaitingFor {
-    Client,
-    Upstream,
+enum UploadState {
+    WaitsForClient,
+    WaitsForUpstream,
+    BrokenOff(ClientFault),
 }
 
 /// A request body that reports to an [`UpstreamIdleTimer`] which side the upload waits for.
 pub(crate) struct UploadProgress<B> {
     body: B,
-    waiting_for: watch::Sender<WaitingFor>,
+    state: watch::Sender<UploadState>,
 }
 
 /// Completes when the upstream neither reads the request nor responds.
-pub(crate) struct UpstreamIdleTimer(watch::Receiver<WaitingFor>);
+pub(crate) struct UpstreamIdleTimer(watch::Receiver<UploadState>);
 
 impl<B> UploadProgress<B> {
     pub(crate) fn new(body: B) -> (Self, UpstreamIdleTimer) {
-        let (waiting_for, timer) = watch::channel(WaitingFor::Upstream);
-        (Self { body, waiting_for }, UpstreamIdleTimer(timer))
+        let (state, timer) = watch::channel(UploadState::WaitsForUpstream);
+        (Self { body, state }, UpstreamIdleTimer(timer))
     }
 }
 
 impl UpstreamIdleTimer {
     /// Completes when the upstream was idle for `timeout`. Time in which the client does not send is
     /// not counted: the client has a timeout of its own.
-    pub(crate) async fn idle_for(mut self, timeout: Duration) {
+    pub(crate) async fn idle_for(&mut self, timeout: Duration) {
         loop {
-            let waiting_for = *self.0.borrow_and_update();
-            let upload_ended = match waiting_for {
-                WaitingFor::Client => self.0.changed().await.is_err(),
-                WaitingFor::Upstream => {
+            let state = *self.0.borrow_and_update();
+            let upload_ended = match state {
+                UploadState::WaitsForClient | UploadState::BrokenOff(_) => {
+                    self.0.changed().await.is_err()
+                }
+                UploadState::WaitsForUpstream => {
                     match tokio::time::timeout(timeout, self.0.changed()).await {
                         Ok(changed) => changed.is_err(),
                         Err(_) => return,
@@ -123,20 +142,31 @@ impl UpstreamIdleTimer {
             }
         }
     }
+
+    /// The client's fault that ended the upload. An HTTP/2 client tells no more of it than that the
+    /// stream was reset, so errors of requests do not show it.
+    pub(crate) fn client_fault(&self) -> Option<ClientFault> {
+        match *self.0.borrow() {
+            UploadState::BrokenOff(fault) => Some(fault),
+            UploadState::WaitsForClient | UploadState::WaitsForUpstream => None,
+        }
+    }
 }
 
-impl<B: Body + Unpin> Body for UploadProgress<B> {
+impl<B: Body<Error = BoxError> + Unpin> Body for UploadProgress<B> {
     type Data = B::Data;
-    type Error = B::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        let pending = polled.is_pending();
-        let side = if pending { WaitingFor::Client } else { WaitingFor::Upstream };
-        self.waiting_for.send_replace(side);
+        self.state.send_replace(match &polled {
+            Poll::Pending => UploadState::WaitsForClient,
+            Poll::Ready(Some(Err(error))) => UploadState::BrokenOff(ClientFault::of(&**error)),
+            Poll::Ready(_) => UploadState::WaitsForUpstream,
+        });
         polled
     }
 
@@ -163,14 +193,14 @@ mod tests {
         let mut body = IdleTimeoutBody::new(body, Some(TIMEOUT));
         sender.send_data("x".into()).await.unwrap();
         assert!(body.frame().await.unwrap().is_ok());
-        assert!(body.frame().await.unwrap().unwrap_err().is::<BodyIdle>());
+        assert!(is_idle(&*body.frame().await.unwrap().unwrap_err()));
     }
 
     #[tokio::test]
     async fn upstream_idle_timer_ends_when_nothing_is_read() {
-        let (_, timer) = UploadProgress::new(Channel::<Bytes, BoxError>::new(1).1);
+        let (_, mut timer) = UploadProgress::new(Channel::<Bytes, BoxError>::new(1).1);
         timer.idle_for(TIMEOUT).await;
-        let (body, timer) = UploadProgress::new(Channel::<Bytes, BoxError>::new(1).1);
+        let (body, mut timer) = UploadProgress::new(Channel::<Bytes, BoxError>::new(1).1);
         timer.idle_for(TIMEOUT).await;
         drop(body);
     }
@@ -178,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn upstream_idle_timer_ignores_a_slow_client() {
         let (_sender, body) = Channel::<Bytes, BoxError>::new(1);
-        let (mut body, timer) = UploadProgress::new(body);
+        let (mut body, mut timer) = UploadProgress::new(body);
         // The upstream asks for more, and the client has not sent it yet.
         tokio::select! {
             biased;

@@ -5,6 +5,7 @@
 //!     TLS, timeouts                       claims, replays             pool, timeouts, tunnels
 //! ```
 
+mod client_fault;
 mod forward;
 mod health_gated_claims;
 mod idle_timeout;

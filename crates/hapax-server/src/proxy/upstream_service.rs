@@ -19,7 +19,7 @@ use tower::Service;
 
 use super::Client;
 use super::forward;
-use super::idle_timeout::{BodyIdle, IdleTimeoutBody, UploadProgress, UpstreamIdleTimer};
+use super::idle_timeout::{IdleTimeoutBody, UploadProgress, UpstreamIdleTimer, is_idle};
 use super::route::ProxyRoute;
 use super::tunnel::Upgrade;
 use super::upstream_body::UpstreamBody;
@@ -97,14 +97,17 @@ impl Inner {
             return problem_response(&no_path());
         };
         self.rewrite_headers(&mut parts, body.size_hint().exact(), upgrade.as_ref());
-        let (body, idle_timer) = UploadProgress::new(body);
+        let (body, mut idle_timer) = UploadProgress::new(body);
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
         *request.uri_mut() = uri;
         *request.headers_mut() = parts.headers;
-        let outcome = match self.send(request, idle_timer).await {
+        let outcome = match self.send(request, &mut idle_timer).await {
             Ok(response) => self.map_response(response, keyed, upgrade).await,
-            Err(failure) => Err(failure),
+            Err(failure) => match idle_timer.client_fault() {
+                Some(fault) => return fault.response(&self.route),
+                None => Err(failure),
+            },
         };
         outcome.unwrap_or_else(|failure| failure.response(&self.route, keyed, self.reruns))
     }
@@ -112,7 +115,7 @@ impl Inner {
     async fn send(
         &self,
         mut request: Request<UploadProgress<ProxiedBody>>,
-        idle_timer: UpstreamIdleTimer,
+        idle_timer: &mut UpstreamIdleTimer,
     ) -> Result<Response<Incoming>, UpstreamFailure> {
         let connection = ConnectionWatch::new(&mut request);
         tokio::select! {
@@ -182,7 +185,7 @@ impl Inner {
 }
 
 fn body_failure(error: &(dyn std::error::Error + 'static)) -> UpstreamFailure {
-    if error.is::<BodyIdle>() { UpstreamFailure::TimedOut } else { UpstreamFailure::Cut }
+    if is_idle(error) { UpstreamFailure::TimedOut } else { UpstreamFailure::Cut }
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {

@@ -189,6 +189,55 @@ async fn fault_27_connect_hang_is_unreachable_not_unknown() {
     }
 }
 
+/// Sends a request that ends in the middle of its body, and returns the response.
+async fn broken_upload(proxy: &Proxy, head: &str, then: AfterHalf) -> String {
+    let mut stream = TcpStream::connect(&proxy.address).await.unwrap();
+    let request = format!("POST /orders HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    match then {
+        AfterHalf::Ends => stream.shutdown().await.unwrap(),
+        AfterHalf::IsSilent => {}
+    }
+    let mut answer = String::new();
+    let _ = soon("the response", stream.read_to_string(&mut answer)).await;
+    answer
+}
+
+#[derive(Clone, Copy)]
+enum AfterHalf {
+    Ends,
+    IsSilent,
+}
+
+/// The upstream reads the whole body before it answers, so that it never answers first.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_25_client_faults_are_not_the_upstreams() {
+    const HALF: &str = "content-length: 9\r\n\r\nhalf";
+    const MALFORMED: &str = "transfer-encoding: chunked\r\n\r\nzz\r\n";
+    for upstream_http2 in [false, true] {
+        let mut flags = vec!["--admin", "127.0.0.1:0", "--body-timeout", "1s"];
+        flags.extend(upstream_http2.then_some("--upstream-http2"));
+        let (_upstream, proxy) = proxied(&flags).await;
+        for (head, then, status, code) in [
+            (MALFORMED, AfterHalf::IsSilent, 400, "invalid-request"),
+            (HALF, AfterHalf::Ends, 400, "invalid-request"),
+            (HALF, AfterHalf::IsSilent, 408, "request-timeout"),
+        ] {
+            let answer = broken_upload(&proxy, head, then).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+            assert!(answer.contains(code) && answer.contains("\"retryable\":false"), "{answer}");
+        }
+        let keyed = format!("idempotency-key: k\r\n{HALF}");
+        let answer = broken_upload(&proxy, &keyed, AfterHalf::IsSilent).await;
+        assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("request-timeout"), "{answer}");
+        assert!(answer.contains("\"retryable\":true"), "nothing ran: {answer}");
+        let metrics = send(Request::get(proxy.admin_url("/metrics")), "").await;
+        let mut failures =
+            metrics.text().lines().filter(|l| l.starts_with("hapax_proxy_upstream_failures_total"));
+        assert!(failures.all(|line| line.ends_with(" 0")), "{}", metrics.text());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_never_resends_on_a_closed_connection() {
     static SCRIPT: &[Then] = &[
