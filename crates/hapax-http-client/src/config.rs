@@ -13,6 +13,10 @@ use crate::{BoxError, HttpClient, TrustStore};
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How many headers a response may have, and how large they may be together in HTTP/2.
+const MAX_RESPONSE_HEADERS: usize = 1024;
+const MAX_HTTP2_RESPONSE_HEADER_BYTES: u32 = 256 * 1024;
+
 /// The configuration of an [`HttpClient`].
 ///
 /// ```
@@ -116,7 +120,9 @@ impl HttpClientConfig {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(idle_timeout)
+            .http1_max_headers(MAX_RESPONSE_HEADERS)
             .http2_only(http2)
+            .http2_max_header_list_size(MAX_HTTP2_RESPONSE_HEADER_BYTES)
             .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
             .http2_keep_alive_while_idle(true);

@@ -135,7 +135,8 @@ impl Problem {
         Value::Object(document).to_string()
     }
 
-    /// The response that carries the document.
+    /// The response that carries the document. Its extensions hold the [`ProblemKind`], by which a
+    /// server tells hapax's own responses from those of the service.
     pub fn response(&self) -> Response<FullBody> {
         let mut response = Response::new(FullBody::from(Bytes::from(self.document())));
         *response.status_mut() = self.0.kind.status();
@@ -148,6 +149,7 @@ impl Problem {
         if let Some((name, value)) = &self.0.header {
             headers.insert(name, value.clone());
         }
+        response.extensions_mut().insert(self.0.kind);
         response
     }
 }
@@ -214,6 +216,7 @@ problem_kinds! {
     Unauthorized = UNAUTHORIZED "unauthorized" false [Api] "A valid token is required";
     LineSignature = UNAUTHORIZED "line-signature" false [Line] "The LINE signature is missing or wrong";
     Forbidden = FORBIDDEN "forbidden" false [Api, Line] "The request is not allowed";
+    ForwardedRequest = FORBIDDEN "forwarded-request" false [Api, Line] "The request came through a proxy";
     NotFound = NOT_FOUND "not-found" false [Api, Line] "The path does not exist";
     NoRoute = NOT_FOUND "no-route" false [Proxy] "No route matches the path";
     RecordMissing = NOT_FOUND "record-missing" false [Api] "The record does not exist";

@@ -16,7 +16,7 @@ use super::request::admission;
 use super::response::raw_json_response;
 use super::sse::cors;
 use super::v1::{commands, events, inbox, locks, operator, queues, records};
-use crate::daemon::{admin, body, method_not_allowed, with_common_layers};
+use crate::daemon::{admin, method_not_allowed, with_common_layers};
 use crate::problem::{Problem, ProblemKind};
 
 pub(crate) fn router(app: &AppState) -> Router {
@@ -67,9 +67,7 @@ pub(crate) fn router(app: &AppState) -> Router {
 
 /// Answers an unknown path; an empty key or name in it gets a better reason.
 async fn no_route(request: Request) -> Problem {
-    let path = request.uri().path().to_owned();
-    body::discard(request.into_body()).await;
-    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let parts: Vec<&str> = request.uri().path().split('/').skip(1).collect();
     let empty = match parts[..] {
         ["v1", "commands", "", _] | ["v1", "operator", "commands", "", _] => "operation",
         ["v1", "inbox", "", _] => "consumer",

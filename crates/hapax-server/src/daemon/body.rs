@@ -11,11 +11,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::problem::{Problem, ProblemKind};
 
-/// How much of a refused body is still read, and for how long: a client that is still sending
-/// would otherwise see a broken connection instead of the response.
-const DISCARD_BYTES: usize = 8 << 20;
-const DISCARD_TIME: Duration = Duration::from_secs(1);
-
 /// Reads a complete body of at most `limit` bytes `within` this time.
 pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
     let too_large = || {
@@ -23,7 +18,6 @@ pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Resu
         Problem::new(ProblemKind::PayloadTooLarge, text)
     };
     if body.size_hint().lower() > limit as u64 {
-        discard(body).await;
         return Err(too_large());
     }
     let deadline = Instant::now() + within;
@@ -40,23 +34,9 @@ pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Resu
         };
         let Ok(data) = frame.into_data() else { continue };
         if read.len() + data.len() > limit {
-            discard(body).await;
             return Err(too_large());
         }
         read.extend_from_slice(&data);
-    }
-}
-
-/// Reads and drops the rest of a refused body, up to the bounds above.
-pub(crate) async fn discard(mut body: Body) {
-    let deadline = Instant::now() + DISCARD_TIME;
-    let mut left = DISCARD_BYTES;
-    while let Ok(Some(Ok(frame))) = timeout_at(deadline, body.frame()).await {
-        let length = frame.data_ref().map_or(0, Bytes::len);
-        left = left.saturating_sub(length);
-        if left == 0 {
-            break;
-        }
     }
 }
 

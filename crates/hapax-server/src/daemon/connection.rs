@@ -47,7 +47,7 @@ impl<H: RequestHandler> ConnectionServer<H> {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (stream, activity) = TimedStream::new(stream, self.timeouts, H::EXPLAIN_REFUSALS);
+        let (stream, activity) = TimedStream::new(stream, self.timeouts);
         self.serve_auto(stream, activity, peer, drain).await;
     }
 
@@ -59,7 +59,7 @@ impl<H: RequestHandler> ConnectionServer<H> {
         mut drain: DrainSignal,
         permit: OwnedSemaphorePermit,
     ) {
-        let (mut stream, activity) = TimedStream::new(stream, self.timeouts, H::EXPLAIN_REFUSALS);
+        let (mut stream, activity) = TimedStream::new(stream, self.timeouts);
         let http2 = tokio::select! {
             http2 = stream.begins_http2() => http2,
             () = drain.begins() => return,

@@ -21,6 +21,10 @@ pub(crate) struct IoTimeouts {
     pub(crate) idle: Duration,
 }
 
+/// How much is still read from a client after its connection was closed on our side, and for how long.
+const LINGER_BYTES: usize = 8 << 20;
+const LINGER_TIME: Duration = Duration::from_secs(1);
+
 /// The start of every HTTP/2 connection.
 const HTTP2: &[u8] = b"PRI ";
 
@@ -63,22 +67,18 @@ pub(super) struct TimedStream<S> {
     stream: S,
     activity: ConnectionActivity,
     timeouts: IoTimeouts,
-    explain_refusals: bool,
     http2: Option<bool>,
     /// Bytes that were read to recognise HTTP/2, and not handed on yet.
     peeked: Vec<u8>,
     reading: Pin<Box<Sleep>>,
     writing: Pin<Box<Sleep>>,
     stalled: bool,
+    /// How many bytes are still read after our end was closed; `None` before that.
+    linger: Option<usize>,
 }
 
 impl<S> TimedStream<S> {
-    /// `explain_refusals` is whether requests that reach no handler get a problem document.
-    pub(super) fn new(
-        stream: S,
-        timeouts: IoTimeouts,
-        explain_refusals: bool,
-    ) -> (Self, ConnectionActivity) {
+    pub(super) fn new(stream: S, timeouts: IoTimeouts) -> (Self, ConnectionActivity) {
         // A new connection begins with the headers of a request.
         let phase = Phase { in_flight: 0, in_headers: true, since: Instant::now() };
         let activity = ConnectionActivity(Arc::new(Mutex::new(phase)));
@@ -86,12 +86,12 @@ impl<S> TimedStream<S> {
             stream,
             activity: activity.clone(),
             timeouts,
-            explain_refusals,
             http2: None,
             peeked: Vec::new(),
             reading: Box::pin(sleep(timeouts.header)),
             writing: Box::pin(sleep(timeouts.idle)),
             stalled: false,
+            linger: None,
         };
         (timed, activity)
     }
@@ -119,6 +119,14 @@ impl<S> TimedStream<S> {
         if self.reading.as_mut().poll(cx).is_ready() {
             cx.waker().wake_by_ref();
         }
+    }
+
+    /// The problem document that replaces a response of the HTTP library to a request which reached no
+    /// handler. Nothing else is written while the headers of a request are being read.
+    fn explained_refusal(&self, response: &[u8]) -> Option<&'static [u8]> {
+        let document = layers::instead_of(response)?;
+        let phase = self.activity.phase();
+        (phase.in_headers && phase.in_flight == 0).then_some(document)
     }
 
     fn note_read(&mut self, bytes: &[u8]) {
@@ -178,22 +186,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TimedStream<S> {
         }
         ready!(self.reading.as_mut().poll(cx));
         let in_headers = self.activity.phase().in_headers;
-        if self.explain_refusals && self.http2 == Some(false) && in_headers {
+        if self.http2 == Some(false) && in_headers {
             self.refuse(cx, &layers::TOO_SLOW);
         }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.explain_refusals
-            && let Some(document) = layers::instead_of(buf)
-        {
+        if let Some(document) = self.explained_refusal(buf) {
             self.refuse(cx, document);
             return Poll::Ready(Ok(buf.len()));
         }
@@ -206,25 +212,58 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // A refusal is a head alone.
+        if let [head] = bufs
+            && let Some(document) = self.explained_refusal(head)
+        {
+            self.refuse(cx, document);
+            return Poll::Ready(Ok(head.len()));
+        }
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.check_stall(cx, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
-        // A response that may have to be replaced is written in one piece.
-        !self.explain_refusals && self.stream.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
+    /// Closes our end, and then reads on for a moment: closing a socket with unread bytes would reset
+    /// the connection, and a client that is still sending would not see the response. A request in
+    /// flight is a tunnel here, whose other direction goes on.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            if self.http2 == Some(true) || self.activity.phase().in_flight > 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.linger = Some(LINGER_BYTES);
+            self.reading.as_mut().reset(Instant::now() + LINGER_TIME);
+        }
+        self.poll_linger(cx).map(Ok)
     }
 }
 
-impl<S: AsyncWrite + Unpin> TimedStream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TimedStream<S> {
+    /// Reads and drops what still comes, until the client closes too or the bounds are reached.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(left) = self.linger.filter(|left| *left > 0) {
+            let mut scratch = [0; 8192];
+            let mut scratch = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut scratch) {
+                Poll::Ready(Ok(())) if !scratch.filled().is_empty() => {
+                    self.linger = Some(left.saturating_sub(scratch.filled().len()));
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return self.reading.as_mut().poll(cx),
+            }
+        }
+        Poll::Ready(())
+    }
+
     /// Writes a refusal. Nothing else is being written while a request is awaited; if the buffer is
     /// full all the same, the client does not read and misses nothing.
     fn refuse(&mut self, cx: &mut Context<'_>, document: &[u8]) {

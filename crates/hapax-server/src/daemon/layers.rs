@@ -12,7 +12,6 @@ use hapax::Tenant;
 use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::body;
 use super::metrics::RequestMetrics;
 use crate::problem::{Problem, ProblemKind};
 
@@ -56,8 +55,7 @@ fn random_id() -> String {
 }
 
 /// Answers a known path with a method that it does not take.
-pub(crate) async fn method_not_allowed(request: Request) -> Problem {
-    body::discard(request.into_body()).await;
+pub(crate) async fn method_not_allowed() -> Problem {
     Problem::new(ProblemKind::MethodNotAllowed, "`Allow` lists the methods that it takes")
 }
 
@@ -71,7 +69,7 @@ static TOO_LARGE: LazyLock<Vec<u8>> =
     LazyLock::new(|| raw_response(ProblemKind::HeadersTooLarge, "the headers are too large"));
 
 /// The problem document that replaces a response which the HTTP library generated. Such a response
-/// has no body and lacks the request id that all of ours carry.
+/// closes the connection, and has no body and no headers but these three.
 pub(super) fn instead_of(answer: &[u8]) -> Option<&'static [u8]> {
     let line = answer.strip_prefix(b"HTTP/1.1 ").or(answer.strip_prefix(b"HTTP/1.0 "))?;
     let document: &[u8] = match line.get(..4)? {
@@ -79,9 +77,13 @@ pub(super) fn instead_of(answer: &[u8]) -> Option<&'static [u8]> {
         b"431 " | b"414 " => &TOO_LARGE,
         _ => return None,
     };
-    let name = REQUEST_ID;
-    let id = name.as_str().as_bytes();
-    (!answer.windows(id.len()).any(|bytes| bytes == id)).then_some(document)
+    let head = std::str::from_utf8(line).ok()?.strip_suffix("\r\n\r\n")?;
+    let headers = || head.split("\r\n").skip(1);
+    let generated = |header: &str| {
+        ["connection: close", "content-length: 0"].contains(&header) || header.starts_with("date: ")
+    };
+    (headers().all(generated) && headers().any(|header| header == "connection: close"))
+        .then_some(document)
 }
 
 fn raw_response(kind: ProblemKind, detail: &'static str) -> Vec<u8> {

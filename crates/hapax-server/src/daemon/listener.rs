@@ -38,9 +38,6 @@ pub(super) async fn bind(flag: &str, listen: &ListenAddress) -> anyhow::Result<T
 pub(crate) trait RequestHandler: Clone + Send + Sync + 'static {
     type Body: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static;
 
-    /// Whether requests that are refused before they reach the handler get a problem document.
-    const EXPLAIN_REFUSALS: bool;
-
     /// Handles one request, which is in flight until the guard is dropped. Its extensions hold the
     /// [`Peer`] and the [`ConnectionActivity`](super::ConnectionActivity).
     fn handle(
@@ -52,7 +49,6 @@ pub(crate) trait RequestHandler: Clone + Send + Sync + 'static {
 
 impl RequestHandler for Router {
     type Body = axum::body::Body;
-    const EXPLAIN_REFUSALS: bool = true;
 
     async fn handle(
         &self,

@@ -43,7 +43,6 @@ async fn receive(
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let Ok(_permit) = state.permits.try_acquire() else {
-        body::discard(request.into_body()).await;
         return Err(retry_later(ProblemKind::TooManyRequests, "too many webhooks are being read"));
     };
     let (head, body) = request.into_parts();
@@ -76,8 +75,7 @@ fn retry_later(kind: ProblemKind, detail: &'static str) -> Problem {
     Problem::new(kind, detail).retry_after(Duration::from_secs(1))
 }
 
-async fn no_route(request: Request) -> Problem {
-    body::discard(request.into_body()).await;
+async fn no_route() -> Problem {
     Problem::new(ProblemKind::NotFound, "webhooks are taken at /line/webhook")
 }
 

@@ -6,6 +6,7 @@
 //! ```
 
 mod client_fault;
+mod cors;
 mod forward;
 mod health_gated_claims;
 mod idle_timeout;
@@ -56,7 +57,14 @@ pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<Ex
         store: daemon.store.clone(),
         readiness: daemon.readiness.clone(),
     });
-    let router = ProxyRouter::new(&routes, &claims, &client, forward, settings.body_timeout);
+    let router = ProxyRouter::new(
+        &routes,
+        &claims,
+        &client,
+        forward,
+        settings.body_timeout,
+        settings.cors_origins.clone(),
+    );
     let tls = tls_acceptor(&settings)?;
     print(&settings, &routes, daemon.address()?, admin);
     let stop = async || router.drain().await;

@@ -7,17 +7,20 @@ use hapax::Claims;
 use hapax_http::{FullBody, Idempotency, IdempotencyLayer, Problem, ProblemKind, ResponseBody};
 use http_body_util::Either;
 use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
 use hyper::header::{HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response, Version};
 use tower::{Layer, ServiceExt};
 
 use super::Client;
+use super::cors::CorsReader;
 use super::idle_timeout::IdleTimeoutBody;
 use super::route::{PathPattern, ProxyRoute};
 use super::upstream_body::UpstreamBody;
 use super::upstream_service::{ForwardOptions, UpstreamService};
 use crate::daemon::{GuardedBody, InFlightGuard, RequestHandler, RequestMetrics};
+use crate::settings::AllowedOrigins;
 
 /// All routes of the proxy, each with its policy and its upstream.
 #[derive(Clone)]
@@ -26,6 +29,7 @@ pub(crate) struct ProxyRouter(Arc<Inner>);
 struct Inner {
     routes: Vec<RouteService>,
     body_timeout: Duration,
+    cors_origins: AllowedOrigins,
 }
 
 struct RouteService {
@@ -42,6 +46,7 @@ impl ProxyRouter {
         client: &Client,
         options: ForwardOptions,
         body_timeout: Duration,
+        cors_origins: AllowedOrigins,
     ) -> Self {
         let with_service = |route: &ProxyRoute| {
             let layer = IdempotencyLayer::new(store.clone()).with_config(route.policy.clone());
@@ -53,7 +58,8 @@ impl ProxyRouter {
                 service,
             }
         };
-        Self(Arc::new(Inner { routes: routes.iter().map(with_service).collect(), body_timeout }))
+        let routes = routes.iter().map(with_service).collect();
+        Self(Arc::new(Inner { routes, body_timeout, cors_origins }))
     }
 
     /// Refuses new keyed requests, and completes when every first run is stored.
@@ -67,8 +73,6 @@ impl ProxyRouter {
 
 impl RequestHandler for ProxyRouter {
     type Body = ProxyResponseBody;
-    /// A 400 or 431 without our headers may be the upstream's own.
-    const EXPLAIN_REFUSALS: bool = false;
 
     async fn handle(
         &self,
@@ -78,7 +82,8 @@ impl RequestHandler for ProxyRouter {
         let route = self.0.routes.iter().find(|route| route.pattern.matches(request.uri().path()));
         let label = route.map_or_else(|| "unmatched".into(), |route| route.label.clone());
         let mut metrics = RequestMetrics::new(request.method(), label);
-        let response = match (check_request(&request), route) {
+        let cors_reader = CorsReader::of(&self.0.cors_origins, request.headers());
+        let mut response = match (check_request(&request), route) {
             (Err(problem), _) => refuse(&problem),
             (Ok(()), None) => refuse(&no_route()),
             (Ok(()), Some(route)) => {
@@ -89,7 +94,20 @@ impl RequestHandler for ProxyRouter {
             }
         };
         metrics.status = response.status().as_u16();
+        name_no_unknown_reason(&mut response);
+        if let Some(reader) = cors_reader {
+            reader.allow(&mut response);
+        }
         response.map(|body| GuardedBody::new(body, (metrics, in_flight)))
+    }
+}
+
+/// Leaves the reason of an unregistered status empty where the upstream gave none, as in a replay: the
+/// HTTP library would write `<none>`.
+fn name_no_unknown_reason<B>(response: &mut Response<B>) {
+    let extensions = response.extensions();
+    if response.status().canonical_reason().is_none() && extensions.get::<ReasonPhrase>().is_none() {
+        response.extensions_mut().insert(ReasonPhrase::from_static(b""));
     }
 }
 

@@ -263,7 +263,7 @@ fn line_metrics_and_queues_are_local_or_on_admin() {
         let tunnelled = gateway.get(path).header("Host", "tunnel.example").send();
         is_problem(&tunnelled, 403, "forbidden");
         let forwarded = gateway.get(path).header("x-forwarded-for", "1.2.3.4").send();
-        is_problem(&forwarded, 403, "forbidden");
+        is_problem(&forwarded, 403, "forwarded-request");
         assert_eq!(gateway.ask_admin(path).status(), 200, "{path}");
     }
     assert_eq!(gateway.get("/healthz").header("Host", "tunnel.example").status(), 200);

@@ -31,6 +31,7 @@ mod proxy_once;
 mod proxy_passing;
 mod proxy_support;
 mod readme;
+mod refused_uploads;
 mod relay;
 mod soak_bus;
 mod soak_relay;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::proxy_support::client::{keyed, open, send};
+use crate::proxy_support::client::{keyed, open, raw, send};
 use crate::proxy_support::upstream::{Log, Seen};
 use crate::proxy_support::{Proxy, Upstream, eventually, proxied, soon, until};
 use axum::Router;
@@ -205,4 +205,128 @@ async fn proxy_disconnected_client_gets_the_response_on_retry() {
     .await;
     assert!(answer.is_replay());
     assert_eq!((answer.text(), upstream.log.count()), ("run 1", 1));
+}
+
+/// A response with many headers, or large ones: `?count=500&size=8`.
+async fn many_headers(uri: hyper::Uri) -> axum::response::Response {
+    let query = uri.query().unwrap_or_default();
+    let number = |name: &str| -> usize {
+        let mut found = query.split('&').filter_map(|pair| pair.strip_prefix(name));
+        found.next().unwrap().parse().unwrap()
+    };
+    let mut response = "ok".into_response();
+    for i in 0..number("count=") {
+        let name = hyper::header::HeaderName::try_from(format!("x-{i}")).unwrap();
+        response.headers_mut().insert(name, "y".repeat(number("size=")).parse().unwrap());
+    }
+    response
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_36_many_response_headers_pass_and_replay() {
+    let router = Router::new().route("/many", post(many_headers));
+    let upstream = Upstream::with(router).await;
+    for (flags, count, size) in [(&[][..], 500, 8), (&["--upstream-http2"], 30, 1000)] {
+        let proxy = Proxy::start(&upstream.url(), "memory:", flags);
+        let request = format!(
+            "POST /many?count={count}&size={size} HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\n\
+             content-length: 0\r\nconnection: close\r\n\r\n"
+        );
+        for replayed in [false, true] {
+            let answer = raw(&proxy.address, request.as_bytes()).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert_eq!(answer.contains("idempotent-replayed: true"), replayed);
+            assert_eq!(answer.lines().filter(|line| line.starts_with("x-")).count(), count);
+        }
+    }
+}
+
+/// Over HTTP/2 the upstream sends no reason at all; over HTTP/1.1 only a replay has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_36_unknown_status_has_no_made_up_reason() {
+    let (_upstream, proxy) = proxied(&["--upstream-http2"]).await;
+    let request = b"POST /x?status=299 HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\n\
+        content-length: 0\r\nconnection: close\r\n\r\n";
+    for replayed in [false, true] {
+        let answer = raw(&proxy.address, request).await;
+        assert!(answer.starts_with("HTTP/1.1 299 \r\n"), "{answer}");
+        assert_eq!(answer.contains("idempotent-replayed: true"), replayed);
+    }
+}
+
+const APP: &str = "https://app.example";
+const OTHER_APP: &str = "https://two.example";
+
+/// An upstream with CORS of its own, which the first request's origin decides, and a gate.
+async fn cors_upstream(gate: Arc<Notify>) -> Upstream {
+    let own = async |headers: hyper::HeaderMap| {
+        let origin = headers.get("origin").cloned().unwrap();
+        ([("access-control-allow-origin", origin)], "own").into_response()
+    };
+    let gated = async move |State(log): State<Log>| {
+        log.note(seen("gated"));
+        gate.notified().await;
+        "ok"
+    };
+    Upstream::with(Router::new().route("/own", any(own)).route("/gated", post(gated))).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_46_proxy_problems_carry_cors_headers() {
+    let gate = Arc::new(Notify::new());
+    let upstream = cors_upstream(gate.clone()).await;
+    let flags = ["--wait", "0s", "--cors-origins", &format!("{APP}, {OTHER_APP}")];
+    let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
+    let gone = Proxy::start("http://127.0.0.1:1", "memory:", &flags);
+    let running = tokio::spawn(send(keyed(proxy.url("/gated"), "k"), "a"));
+    eventually("it runs", || upstream.log.count() == 1);
+    send(keyed(proxy.url("/orders"), "reused"), "a").await;
+    let ask = async |url: String, key: &str, origin: Option<&str>| {
+        let request = keyed(url, key);
+        send(origin.into_iter().fold(request, |r, origin| r.header("origin", origin)), "b").await
+    };
+    for (url, key, code) in [
+        (proxy.url("/orders"), "reused", "key-reused"),
+        (proxy.url("/orders"), "", "invalid-key"),
+        (gone.url("/orders"), "k", "upstream-unreachable"),
+    ] {
+        let told = ask(url.clone(), key, Some(APP)).await;
+        assert_eq!(told.problem(), code);
+        assert_eq!(told.header("access-control-allow-origin"), Some(APP), "{code}");
+        assert_eq!(told.header("vary"), Some("origin"));
+        assert_eq!(told.header("access-control-allow-credentials"), Some("true"));
+        assert!(told.header("access-control-expose-headers").unwrap().contains("retry-after"));
+        for stranger in [Some("https://evil.example"), Some("null"), None] {
+            let told = ask(url.clone(), key, stranger).await;
+            assert_eq!(told.header("access-control-allow-origin"), None, "{code} {stranger:?}");
+        }
+    }
+    let same = keyed(proxy.url("/gated"), "k").header("origin", APP);
+    let in_progress = send(same, "a").await;
+    assert_eq!(in_progress.problem(), "in-progress");
+    assert_eq!(in_progress.header("access-control-allow-origin"), Some(APP));
+    gate.notify_one();
+    assert_eq!(soon("the first", running).await.unwrap().text(), "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_46_proxy_leaves_the_upstreams_cors_alone() {
+    let upstream = cors_upstream(Arc::default()).await;
+    let flags = ["--cors-origins", &format!("{APP}, {OTHER_APP}")];
+    let proxy = Proxy::start(&upstream.url(), "memory:", &flags);
+    let own = async |origin: &str| {
+        send(keyed(proxy.url("/own"), "k").header("origin", origin), "a").await
+    };
+    let first = own(APP).await;
+    assert_eq!(first.header("access-control-allow-origin"), Some(APP));
+    assert_eq!(first.header("access-control-expose-headers"), None, "the upstream's own");
+    let replay = own(OTHER_APP).await;
+    assert!(replay.is_replay());
+    assert_eq!(replay.header("access-control-allow-origin"), Some(OTHER_APP));
+    let stranger = own("https://evil.example").await;
+    assert_eq!(stranger.header("access-control-allow-origin"), Some(APP), "as it was stored");
+    let plain = send(keyed(proxy.url("/orders"), "k").header("origin", APP), "a").await;
+    assert_eq!(plain.header("access-control-allow-origin"), None, "the upstream has none");
+    let preflight = Request::options(proxy.url("/own")).header("origin", APP);
+    assert_eq!(send(preflight, "").await.text(), "own", "preflights are the upstream's");
 }

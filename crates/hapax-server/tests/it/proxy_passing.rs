@@ -369,3 +369,49 @@ async fn proxy_cuts_off_unfinished_headers() {
     assert!(answer.starts_with("HTTP/1.1 400") || answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert_eq!(upstream.log.count(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_36_malformed_http_gets_a_problem_document() {
+    let (upstream, proxy) = proxied(&["--header-timeout", "1s"]).await;
+    let many: String = (0..150).map(|i| format!("X-{i}: y\r\n")).collect();
+    let many = format!("GET / HTTP/1.1\r\nHost: localhost\r\n{many}\r\n");
+    for (bytes, status, code) in [
+        (&b"GET /a HTTP/1.1\r\nno colon here\r\n\r\n"[..], 400, "invalid-request"),
+        (b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "invalid-request"),
+        (b"GET /\x01 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "invalid-request"),
+        (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", 400, "invalid-request"),
+        (b"G@T / HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "invalid-request"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA\x00B: c\r\n\r\n", 400, "invalid-request"),
+        (many.as_bytes(), 431, "headers-too-large"),
+        (b"GET / HTTP/1.1\r\nHost: loc", 408, "request-timeout"),
+    ] {
+        let answer = raw(&proxy.address, bytes).await;
+        let what = String::from_utf8_lossy(bytes);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {answer}");
+        assert!(answer.contains("content-type: application/problem+json"), "{what}: {answer}");
+        assert!(answer.contains(&format!("problems/{code}\"")), "{what}: {answer}");
+    }
+    assert_eq!(upstream.log.count(), 0);
+}
+
+/// An upstream's own response may look like one that the HTTP library generates.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_36_upstream_responses_are_never_replaced() {
+    use axum::routing::get;
+    const REFUSAL: &str =
+        "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let router = axum::Router::new()
+        .route("/empty", get(async || StatusCode::BAD_REQUEST))
+        .route("/text", get(async || REFUSAL));
+    let upstream = Upstream::with(router).await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &[]);
+    let ask = async |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        raw(&proxy.address, request.as_bytes()).await
+    };
+    let empty = ask("/empty").await;
+    assert!(empty.starts_with("HTTP/1.1 400 ") && empty.ends_with("\r\n\r\n"), "{empty}");
+    assert!(!empty.contains("problem"), "{empty}");
+    let text = ask("/text").await;
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with(REFUSAL), "{text}");
+}

@@ -87,6 +87,8 @@ fn relay_admin_shows_store_sink_and_queue() {
     redis.cli(&["DEL", "orders"]);
     let id = dead["items"][0]["id"].as_str().unwrap();
     let requeue = format!("/v1/queues/outbox/dead/{id}/requeue");
+    let forwarded = HttpRequest::new(&admin, "POST", &requeue).header("Via", "1.1 nginx");
+    forwarded.is(403, "forwarded-request");
     assert_eq!(HttpRequest::new(&admin, "POST", &requeue).status(), 204);
     eventually("it arrives", || entries(&redis).contains("x"));
     // Redis has the row before the relay gets the answer and counts it.

@@ -16,7 +16,6 @@ use super::parse_query;
 use super::{headers, local_only};
 use crate::api::app::AppState;
 use crate::api::sse::{cors, signed_link::accepts_signed_link};
-use crate::daemon::body;
 use crate::problem::{Problem, ProblemKind};
 use crate::settings::TokenScope;
 
@@ -38,10 +37,7 @@ pub(crate) async fn admit(
             }
             response
         }
-        Err(problem) => {
-            body::discard(request.into_body()).await;
-            problem.into_response()
-        }
+        Err(problem) => problem.into_response(),
     }
 }
 
@@ -60,6 +56,10 @@ fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
             fields.remove(ORIGIN);
         }
         local_only::check(uri, request.version(), &fields)?;
+        // Probes may come through a proxy; health reveals nothing.
+        if !["/healthz", "/readyz"].contains(&path) {
+            local_only::refuse_forwarded(&fields)?;
+        }
     }
     let (scope, limits) = if is_beneath("/v1/operator", path) || is_beneath("/v1/queues", path) {
         // Operators have limits of their own: a repair must not wait behind the requests it unblocks.

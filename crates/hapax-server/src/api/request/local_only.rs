@@ -1,6 +1,7 @@
 //! Access without tokens, for this machine only. A web page in a local browser must not reach the
 //! API either: foreign host names that resolve to loopback (DNS rebinding) and cross-site requests
-//! are refused.
+//! are refused. So are requests that a proxy has forwarded: it may bring the whole world to a
+//! loopback address, and may have replaced `Host` by a loopback name.
 
 use axum::http::uri::Authority;
 use axum::http::{Uri, Version};
@@ -33,6 +34,24 @@ pub(crate) fn check(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses requests that say that they were forwarded. A proxy that adds no header about it is not
+/// recognised.
+pub(crate) fn refuse_forwarded(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(name) = headers.keys().find(|name| is_of_a_proxy(name.as_str())) else {
+        return Ok(());
+    };
+    let text = format!(
+        "it came through a proxy (`{name}`), and without tokens this server is for this machine \
+         alone: configure tokens (`hapax token new`), or send it directly"
+    );
+    Err(Problem::new(ProblemKind::ForwardedRequest, text))
+}
+
+fn is_of_a_proxy(name: &str) -> bool {
+    ["forwarded", "via", "x-real-ip", "cf-connecting-ip", "true-client-ip"].contains(&name)
+        || name.starts_with("x-forwarded")
 }
 
 fn other_host() -> Problem {

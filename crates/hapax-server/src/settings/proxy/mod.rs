@@ -14,6 +14,7 @@ use hyper::Method;
 use hyper::header::HeaderName;
 
 use super::declare::{Declaration, settings};
+use super::serve::AllowedOrigins;
 use super::shared::*;
 use super::values::*;
 use file::ProxySection;
@@ -78,6 +79,8 @@ settings! {
         "Which Host the upstream sees: keep (the client's) or upstream (its own)");
     trust_forwarded: bool = Declaration::switch(
         "Extend the X-Forwarded-* and Forwarded headers that come in instead of replacing them");
+    cors_origins: AllowedOrigins = Declaration::new("ORIGINS", "",
+        "Sites whose pages may read the proxy's own answers, as https://app.example, or *");
     header_timeout: Duration = HEADER_TIMEOUT;
     body_timeout: Duration = BODY_TIMEOUT.default("30s")
         .help("How long a client may be silent in the middle of a request's body");

@@ -11,8 +11,8 @@ use super::declare::{Declaration, FileOnly, settings};
 use super::shared::*;
 use super::values::*;
 pub(crate) use tokens::{TokenRule, TokenScope, check_token_name};
-use values::{AllowedOrigins, ClosingEventSetting, RedisName};
-pub(crate) use values::{IngestDomains, SigningSecret};
+pub(crate) use values::{AllowedOrigins, IngestDomains, SigningSecret};
+use values::{ClosingEventSetting, RedisName};
 
 settings! {
     /// The settings of a server, read and checked.

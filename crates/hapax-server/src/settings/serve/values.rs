@@ -31,6 +31,11 @@ impl SettingValue for ClosingEventSetting {
 pub(crate) struct AllowedOrigins(Vec<String>);
 
 impl AllowedOrigins {
+    /// Whether this site is named, and not only allowed by `*`.
+    pub(crate) fn names(&self, origin: &str) -> bool {
+        self.0.iter().any(|named| named == origin)
+    }
+
     pub(crate) fn allow(&self, origin: &str) -> bool {
         self.0.iter().any(|allowed| allowed == "*" || allowed == origin)
     }

@@ -106,3 +106,26 @@ fn foreign_hosts_and_sites_are_refused_without_tokens() {
     let twice = server.get("/").header("X", "\r\nHost: localhost").send();
     assert_eq!(twice.status, 400, "two hosts");
 }
+
+#[test]
+fn fault_20_forwarded_requests_are_refused_without_tokens() {
+    let (open, guarded) = (Server::start(), guarded());
+    for (name, value) in [
+        ("Forwarded", "for=1.2.3.4"),
+        ("Via", "1.1 nginx"),
+        ("X-Forwarded-For", "1.2.3.4"),
+        ("X-Forwarded-Proto", "https"),
+        ("X-Real-IP", "1.2.3.4"),
+        ("CF-Connecting-IP", "1.2.3.4"),
+    ] {
+        for path in ["/v1/locks/k", "/v1/operator/commands", "/v1/queues/q", "/metrics", "/"] {
+            let refused = open.get(path).header(name, value).is(403, "forwarded-request");
+            assert!(refused.detail().contains("hapax token new"), "{}", refused.detail());
+        }
+        for path in ["/healthz", "/readyz"] {
+            assert_eq!(open.get(path).header(name, value).status(), 200, "{name} {path}");
+        }
+        let authenticated = guarded.get("/v1/locks/k").bearer("shop").header(name, value);
+        assert_eq!(authenticated.status(), 200, "{name}");
+    }
+}
