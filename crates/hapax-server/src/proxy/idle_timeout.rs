@@ -82,7 +82,9 @@ where
                 self.waiting = false;
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Poll::Pending if self.is_timed_out(cx) => Poll::Ready(Some(Err(BodyIdle::error().into()))),
+            Poll::Pending if self.is_timed_out(cx) => {
+                Poll::Ready(Some(Err(BodyIdle::error().into())))
+            }
             Poll::Pending => Poll::Pending,
         }
     }

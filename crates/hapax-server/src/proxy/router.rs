@@ -106,7 +106,8 @@ impl RequestHandler for ProxyRouter {
 /// HTTP library would write `<none>`.
 fn name_no_unknown_reason<B>(response: &mut Response<B>) {
     let extensions = response.extensions();
-    if response.status().canonical_reason().is_none() && extensions.get::<ReasonPhrase>().is_none() {
+    if response.status().canonical_reason().is_none() && extensions.get::<ReasonPhrase>().is_none()
+    {
         response.extensions_mut().insert(ReasonPhrase::from_static(b""));
     }
 }

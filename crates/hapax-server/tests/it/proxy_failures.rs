@@ -229,7 +229,10 @@ async fn fault_25_client_faults_are_not_the_upstreams() {
         }
         let keyed = format!("idempotency-key: k\r\n{HALF}");
         let answer = broken_upload(&proxy, &keyed, AfterHalf::IsSilent).await;
-        assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("request-timeout"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 408 ") && answer.contains("request-timeout"),
+            "{answer}"
+        );
         assert!(answer.contains("\"retryable\":true"), "nothing ran: {answer}");
         let metrics = send(Request::get(proxy.admin_url("/metrics")), "").await;
         let mut failures =
