@@ -50,7 +50,8 @@ metrics! {
         /// not).
         LINE_EVENTS = "hapax_line_events_total";
         /// Events of LINE that were handled. Labels: `event_type`, `result` (`done`, `busy` where its user was
-        /// told to wait, `duplicate`, `failed`, `unknown`, `dead`).
+        /// told to wait, `duplicate`, `failed`, `away` where the bot takes nothing and is waited for,
+        /// `unknown`, `dead`).
         LINE_HANDLED = "hapax_line_handled_total";
         /// Calls to LINE. Labels: `what` (`reply`, `push`, `loading`), `result` (`accepted`, `before`,
         /// `uncertain`, `not_now`, `refused`, `not_tried`).
@@ -97,8 +98,8 @@ metrics! {
         SWEPT = "hapax_swept_total";
         /// HTTP requests. Labels: `route`, `method`, `status`.
         HTTP_REQUESTS = "hapax_http_requests_total";
-        /// Rows that a relay sent. Labels: `sink`, `result` (`delivered`, `refused`, `unanswered`, `cut`,
-        /// `unreachable`).
+        /// Rows that a relay sent. Labels: `sink`, `result` (`delivered`, `refused`, `rejected` where the sink
+        /// takes nothing now, `unanswered`, `cut`, `unreachable`).
         RELAY_SENT = "hapax_relay_sent_total";
         /// Outcomes of rows that a relay wrote to the store. Labels: `outcome` (`acked`, `retried`, `handed_back`,
         /// `buried`), `result` (`done`, `lost`, `error`).
@@ -130,6 +131,8 @@ metrics! {
         RELAY_IN_FLIGHT = "hapax_relay_in_flight";
         /// 1 while the sink answers, 0 while the relay waits for it. Label: `sink`.
         RELAY_SINK_UP = "hapax_relay_sink_up";
+        /// 1 while the bot takes LINE's events, 0 while the gateway waits for it.
+        LINE_BOT_UP = "hapax_line_bot_up";
     }
     seconds {
         /// How long a guard of the library held its lock. Label: `event_type`.

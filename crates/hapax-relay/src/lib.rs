@@ -35,8 +35,7 @@ mod sink_gate;
 pub mod sinks;
 
 pub use config::{AfterDead, RelayConfig};
-pub use hapax_core::worker::Backoff;
+pub use hapax_core::worker::{Backoff, TargetHealth};
 pub use message::{CloudEvents, KEY_HEADER, MessageHeaders, OutboundMessage, TOPIC_HEADER};
 pub use relay::Relay;
 pub use sink::{DeliveryError, RetryHint, Sink};
-pub use sink_gate::SinkHealth;

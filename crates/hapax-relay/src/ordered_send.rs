@@ -10,11 +10,8 @@ use hapax_core::worker::{LeaseDeadline, OutcomeSender};
 use tokio::time::Instant;
 
 use crate::relay::RelayContext;
-use crate::sink_gate::SendOutcome;
+use crate::sink_gate::{MAX_RETRY_AFTER, SendOutcome};
 use crate::{AfterDead, OutboundMessage, RetryHint};
-
-/// The longest that a sink may make a row wait.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// The rows of a batch by key, each key's in order. Rows without a key have no order: each is a group
 /// of its own.
@@ -55,7 +52,8 @@ pub(crate) async fn send_in_order(
         }
     }
     for row in rows {
-        outcomes.send(row.item.id, hand_back("an earlier row of its key failed"), ());
+        let outcome = hand_back(Duration::ZERO, "an earlier row of its key failed");
+        outcomes.send(row.item.id, outcome, ());
     }
 }
 
@@ -73,7 +71,7 @@ async fn send(
             relay.gate.metrics().lag.record(age + begun.elapsed());
             (ItemOutcome::Ack { retention: relay.config.retention }, true)
         }
-        SendOutcome::HandBack(reason) => (hand_back(&reason), false),
+        SendOutcome::HandBack { reason, after } => (hand_back(after, &reason), false),
         SendOutcome::Failed { reason, retry } => retry_or_bury(relay, message, &reason, retry),
     }
 }
@@ -98,11 +96,6 @@ fn retry_or_bury(
     (ItemOutcome::Retry { after, counts: true, reason: reason.into(), keeps_place: true }, false)
 }
 
-fn hand_back(reason: &str) -> ItemOutcome {
-    ItemOutcome::Retry {
-        after: Duration::ZERO,
-        counts: false,
-        reason: reason.into(),
-        keeps_place: true,
-    }
+fn hand_back(after: Duration, reason: &str) -> ItemOutcome {
+    ItemOutcome::Retry { after, counts: false, reason: reason.into(), keeps_place: true }
 }

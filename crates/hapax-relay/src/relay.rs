@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hapax_core::queue::{ItemId, ItemOutcome, Resolved};
-use hapax_core::worker::{LeasedBatch, OutcomeWriter, QueueLeaser, WriteReport};
+use hapax_core::worker::{LeasedBatch, OutcomeWriter, QueueLeaser, TargetHealth, WriteReport};
 use hapax_core::{Queue, metric_names};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -13,14 +13,15 @@ use tokio::time::{sleep, timeout};
 
 use crate::batch_size::BatchSize;
 use crate::ordered_send::{group_by_key, send_in_order};
-use crate::sink_gate::{SinkGate, SinkHealth};
+use crate::sink_gate::SinkGate;
 use crate::{DeliveryError, RelayConfig, Sink};
 
 /// Drains a queue into a sink.
 ///
 /// Rows of one key are delivered in order, different keys at once; any number of relays may share a
 /// queue. A row that fails is retried later and holds up only its own key; after its last attempt it
-/// is a dead letter. While the sink is down the relay waits, and no row's attempts are used up.
+/// is a dead letter. While the sink is down, or takes nothing, the relay waits and lets one row try from
+/// time to time, and no row's attempts are used up.
 /// Delivery is at least once, always with the same id: an inbox on the receiving side makes each
 /// effect happen once.
 pub struct Relay {
@@ -43,13 +44,14 @@ impl Relay {
 
     /// A relay with this configuration.
     pub fn with(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, config: RelayConfig) -> Self {
-        let gate = SinkGate::new(sink.name(), sink.max_in_flight(), config.send_timeout);
+        let RelayConfig { send_timeout, backoff, .. } = config;
+        let gate = SinkGate::new(sink.name(), sink.max_in_flight(), send_timeout, backoff);
         Self { queue, context: Arc::new(RelayContext { sink, config, gate }) }
     }
 
     /// The health of the sink, to be read and waited for.
-    pub fn health(&self) -> watch::Receiver<SinkHealth> {
-        self.context.gate.health()
+    pub fn health(&self) -> watch::Receiver<TargetHealth> {
+        self.context.gate.breaker().health()
     }
 
     /// Works until `stop`; then waits for the messages in flight and hands the other rows back.
@@ -74,13 +76,15 @@ impl RelayContext {
     ) {
         // Registered before the first lease, so that no row between the two is missed.
         let mut arrivals = supply.leaser.arrivals();
-        let mut health = self.gate.health();
+        let breaker = self.gate.breaker();
+        let mut health = breaker.health();
         loop {
-            if *health.borrow_and_update() != SinkHealth::Up {
+            health.mark_unchanged();
+            if breaker.reason_not_to_send().is_some() {
                 let recovered = async {
                     // Rows that were not sent yet are handed back at once.
                     while batches.join_next().await.is_some() {}
-                    self.wait_until_sink_is_up().await;
+                    self.wait_until_check_passes().await;
                 };
                 tokio::select! {
                     biased;
@@ -88,8 +92,8 @@ impl RelayContext {
                     () = recovered => supply.may_have_rows = true,
                 }
             }
-            // After a silence of the sink: one row at a time, until there is an answer.
-            let one_at_a_time = self.gate.silences_in_a_row() > 0;
+            // After a failure of the sink: one row at a time, until there is an answer.
+            let one_at_a_time = breaker.is_doubted();
             let max_batches = if one_at_a_time { 1 } else { self.config.max_batches };
             // Not cancelled by `stop`: rows leased by a dropped call would wait for their lease to end.
             let leased = supply.may_have_rows
@@ -128,6 +132,8 @@ impl RelayContext {
         }
         supply.may_have_rows = batch.is_full();
         if batch.rows.is_empty() {
+            // The outcome of the row that failed is written within the store's timeout.
+            self.gate.breaker().found_nothing(self.config.store_timeout);
             return false;
         }
         batches.spawn(self.clone().send_batch(batch));
@@ -148,17 +154,15 @@ impl RelayContext {
         lease.elapsed()
     }
 
-    async fn wait_until_sink_is_up(&self) {
+    async fn wait_until_check_passes(&self) {
+        let breaker = self.gate.breaker();
         loop {
-            let silences = self.gate.silences_in_a_row();
-            if silences > 0 {
-                sleep(self.config.backoff.after(silences)).await;
-            }
+            sleep(breaker.pause()).await;
             let checked = timeout(self.config.send_timeout, self.sink.check()).await;
             let unanswered = || Err(DeliveryError::unreachable("the sink gave no answer"));
             match checked.unwrap_or_else(|_| unanswered()) {
-                Ok(()) => return self.gate.set_up(),
-                Err(error) => self.gate.record_failed_check(error.reason()),
+                Ok(()) => return breaker.check_passed(),
+                Err(error) => breaker.check_failed(error.reason()),
             }
         }
     }

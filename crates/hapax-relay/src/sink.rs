@@ -18,8 +18,8 @@ use crate::OutboundMessage;
 /// 1. `Ok` means that the message is where it survives: acknowledged, not merely written to a socket.
 /// 2. The message travels with its id ([`OutboundMessage::id`]), the same one however often it is sent,
 ///    so that the receiver can tell a second delivery from a second message.
-/// 3. [`DeliveryError`] tells an answer from silence. An answer counts as an attempt of that row, an
-///    unreachable sink does not.
+/// 3. [`DeliveryError`] tells an answer about the message from one about the sink, and both from silence.
+///    Only the first always counts as an attempt of that row.
 /// 4. `send` is called from many tasks at once, up to [`Sink::max_in_flight`], and never twice at once
 ///    for rows of the same key. The relay drops the call when it takes too long.
 ///
@@ -98,15 +98,25 @@ pub enum DeliveryError {
         /// Whether and when to try again.
         retry: RetryHint,
     },
+    /// The sink answered that it takes nothing now: it is overloaded, or full. Counts as an attempt only
+    /// if the sink took another message since; otherwise the relay waits.
+    #[error("{reason}")]
+    Rejected {
+        /// The answer.
+        reason: Cow<'static, str>,
+        /// When to try again.
+        retry: RetryHint,
+    },
     /// This message got no answer in time, or its own exchange was cut off. Whether it was delivered
-    /// is unknown. Counts as an attempt if other messages got an answer meanwhile.
+    /// is unknown. Counts as an attempt only if the sink took another message since.
     #[error("{reason}")]
     Unanswered {
         /// The failure, for the log and the dead letter.
         reason: Cow<'static, str>,
     },
     /// The connection was lost, with all messages in flight on it. Whether this message was delivered
-    /// is unknown. Counts as an attempt only if it was the only one in flight.
+    /// is unknown. Counts as an attempt only if it was the only one in flight and the sink took another
+    /// one since.
     #[error("{reason}")]
     Disconnected {
         /// The failure, for the log and the dead letter.
@@ -138,6 +148,11 @@ impl DeliveryError {
         Self::Refused { reason: reason.into(), retry: RetryHint::Later }
     }
 
+    /// [`DeliveryError::Rejected`].
+    pub fn rejected(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::Rejected { reason: reason.into(), retry: RetryHint::Later }
+    }
+
     /// [`DeliveryError::Unanswered`].
     pub fn unanswered(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Unanswered { reason: reason.into() }
@@ -159,10 +174,10 @@ impl DeliveryError {
         self.retry(RetryHint::Never)
     }
 
-    /// Sets when a refused message is tried again.
+    /// Sets when a refused or rejected message is tried again.
     #[must_use]
     pub fn retry(mut self, hint: RetryHint) -> Self {
-        if let Self::Refused { retry, .. } = &mut self {
+        if let Self::Refused { retry, .. } | Self::Rejected { retry, .. } = &mut self {
             *retry = hint;
         }
         self
@@ -170,13 +185,17 @@ impl DeliveryError {
 
     /// Whether a retry may succeed. A retry is always safe: it carries the same id.
     pub fn is_retryable(&self) -> bool {
-        !matches!(self, Self::Refused { retry: RetryHint::Never, .. })
+        let (Self::Refused { retry, .. } | Self::Rejected { retry, .. }) = self else {
+            return true;
+        };
+        *retry != RetryHint::Never
     }
 
     /// The reason, for operators.
     pub fn reason(&self) -> &Cow<'static, str> {
         match self {
             Self::Refused { reason, .. }
+            | Self::Rejected { reason, .. }
             | Self::Unanswered { reason }
             | Self::Disconnected { reason }
             | Self::Unreachable { reason } => reason,
@@ -187,6 +206,7 @@ impl DeliveryError {
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "refused",
+            Self::Rejected { .. } => "rejected",
             Self::Unanswered { .. } => "unanswered",
             Self::Disconnected { .. } => "cut",
             Self::Unreachable { .. } => "unreachable",

@@ -1,5 +1,5 @@
-//! The only way to the sink: limits the sends in flight, decides whose fault a failed send was, and
-//! knows whether the sink is up.
+//! The only way to the sink: limits the sends in flight, and asks the circuit breaker whose fault a failed
+//! send was.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,10 +11,16 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use hapax_core::metric_names;
 use hapax_core::queue::ItemId;
+use hapax_core::worker::{
+    Backoff, BegunSend, Blame, CircuitBreaker, DoubtfulFailure, TargetHealth,
+};
 use metrics::{Counter, Gauge, Histogram};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::Semaphore;
 
 use crate::{DeliveryError, RetryHint};
+
+/// The longest that a sink may make a row wait.
+pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 type Reason = Cow<'static, str>;
 
@@ -28,16 +34,10 @@ pub(crate) enum SendOutcome {
         retry: RetryHint,
     },
     /// The row was not sent, or the sink failed; does not count as an attempt.
-    HandBack(Reason),
-}
-
-/// Whether the sink is up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SinkHealth {
-    /// The sink answers, as far as is known.
-    Up,
-    /// The sink does not answer, and why.
-    Down(Cow<'static, str>),
+    HandBack {
+        reason: Reason,
+        after: Duration,
+    },
 }
 
 pub(crate) struct SinkGate {
@@ -47,7 +47,7 @@ pub(crate) struct SinkGate {
     permits: Semaphore,
     max_in_flight: u32,
     sends: Mutex<InFlightSends>,
-    health: watch::Sender<SinkHealth>,
+    breaker: CircuitBreaker,
     metrics: OnceLock<SinkMetrics>,
 }
 
@@ -60,21 +60,15 @@ pub(crate) struct SinkMetrics {
     pub(crate) lag: Histogram,
 }
 
-/// The sends that have begun and not ended, by number.
+/// The sends that have begun and not ended.
 #[derive(Default)]
 struct InFlightSends {
-    last_number: u64,
-    numbers: HashSet<u64>,
-    /// How many sends ended without an answer since the start.
-    unanswered: u64,
-    /// How often the sink fell silent since its last answer: a lost connection that ends many sends
-    /// is one silence. Above zero the relay sends one row at a time.
-    silences_in_a_row: u32,
+    count: usize,
+    /// How many sends lost their connection since the start.
+    disconnected: u64,
     /// Rows that were in flight when the connection was lost. One of them may have caused it, so each
     /// is sent alone from now on, until it gets an answer.
     send_alone: HashSet<ItemId>,
-    /// Unanswered sends that wait to hear whether one of the others was answered.
-    waiting: Vec<(HashSet<u64>, oneshot::Sender<bool>)>,
     closed: bool,
 }
 
@@ -82,7 +76,12 @@ struct InFlightSends {
 const MAX_SEND_ALONE: usize = 4096;
 
 impl SinkGate {
-    pub(crate) fn new(sink: &'static str, max_in_flight: usize, send_timeout: Duration) -> Self {
+    pub(crate) fn new(
+        sink: &'static str,
+        max_in_flight: usize,
+        send_timeout: Duration,
+        backoff: Backoff,
+    ) -> Self {
         let max = max_in_flight.clamp(1, Semaphore::MAX_PERMITS);
         let max_in_flight = u32::try_from(max).unwrap_or(u32::MAX);
         Self {
@@ -91,7 +90,11 @@ impl SinkGate {
             permits: Semaphore::new(max_in_flight as usize),
             max_in_flight,
             sends: Mutex::default(),
-            health: watch::Sender::new(SinkHealth::Down("the sink was not checked yet".into())),
+            breaker: CircuitBreaker::new(
+                TargetHealth::Down("the sink was not checked yet".into()),
+                backoff,
+                move |health| report_health(sink, health),
+            ),
             metrics: OnceLock::new(),
         }
     }
@@ -109,6 +112,11 @@ impl SinkGate {
         metrics::counter!(metric_names::RELAY_SENT, "sink" => self.sink, "result" => result)
     }
 
+    /// The circuit between the relay and its sink.
+    pub(crate) fn breaker(&self) -> &CircuitBreaker {
+        &self.breaker
+    }
+
     /// Sends one row as soon as there is a permit, if its lease still holds by then.
     pub(crate) async fn send(
         &self,
@@ -116,16 +124,17 @@ impl SinkGate {
         is_leased: impl Fn() -> bool,
         send: impl Future<Output = Result<(), DeliveryError>>,
     ) -> SendOutcome {
-        let alone = self.sends().send_alone.contains(&id);
+        // A lease that is asked for again may bring many rows while only one should try.
+        let alone = self.breaker.is_half_open() || self.sends().send_alone.contains(&id);
         // The semaphore is never closed.
         let _permits = self.permits.acquire_many(if alone { self.max_in_flight } else { 1 }).await;
         if let Some(reason) = self.reason_not_to_send() {
-            return SendOutcome::HandBack(reason);
+            return SendOutcome::not_sent(reason);
         }
         if !is_leased() {
-            return SendOutcome::HandBack("the lease ran out before it was sent".into());
+            return SendOutcome::not_sent("the lease ran out before it was sent".into());
         }
-        let in_flight = InFlightSend::start(self);
+        let in_flight = InFlightSend::start(self, id);
         let begun = tokio::time::Instant::now();
         // A sink that panics must not end the whole batch.
         let send = AssertUnwindSafe(send).catch_unwind();
@@ -139,71 +148,61 @@ impl SinkGate {
             Err(error) => self.sent_counter(error.label()).increment(1),
         }
         self.metrics().send.record(begun.elapsed());
-        self.judge(in_flight, id, result).await
+        self.judge(in_flight, id, result)
     }
 
-    async fn judge(
+    fn judge(
         &self,
         in_flight: InFlightSend<'_>,
         id: ItemId,
         result: Result<(), DeliveryError>,
     ) -> SendOutcome {
+        let send = in_flight.send;
+        let was_alone = in_flight.finish(&result);
         match result {
             Ok(()) => {
-                in_flight.finish_answered(id);
+                self.sends().send_alone.remove(&id);
+                self.breaker.taken(&send);
                 SendOutcome::Delivered
             }
             Err(DeliveryError::Refused { reason, retry }) => {
-                in_flight.finish_answered(id);
+                self.sends().send_alone.remove(&id);
+                self.breaker.answered(&send);
                 SendOutcome::Failed { reason, retry }
             }
             Err(DeliveryError::Unreachable { reason }) => {
-                let _ = in_flight.finish_unanswered();
-                self.set_down(&reason);
-                SendOutcome::HandBack(reason)
+                let after = self.breaker.away(&send, reason.clone());
+                SendOutcome::HandBack { reason, after }
             }
-            Err(DeliveryError::Disconnected { reason }) => {
-                let others = in_flight.finish_unanswered();
-                let was_alone = others.is_some_and(|others| others.is_empty());
-                self.send_alone_from_now_on(id);
-                self.judge_silence(was_alone, reason)
+            Err(DeliveryError::Rejected { reason, retry }) => {
+                self.judge_doubtful(&send, true, reason, retry)
             }
             Err(DeliveryError::Unanswered { reason }) => {
-                let is_row_specific = match in_flight.finish_unanswered() {
-                    None => false,
-                    Some(others) if others.is_empty() => true,
-                    Some(others) => self.is_any_answered(others).await,
-                };
-                self.judge_silence(is_row_specific, reason)
+                self.judge_doubtful(&send, true, reason, RetryHint::Later)
+            }
+            Err(DeliveryError::Disconnected { reason }) => {
+                self.send_alone_from_now_on(id);
+                self.judge_doubtful(&send, was_alone, reason, RetryHint::Later)
             }
         }
     }
 
-    /// Silence about a single row is blamed on that row; silence about several rows, or twice in a
-    /// row, on the sink.
-    fn judge_silence(&self, is_row_specific: bool, reason: Reason) -> SendOutcome {
-        if !is_row_specific {
-            self.set_down(&reason);
-            return SendOutcome::HandBack(reason);
+    fn judge_doubtful(
+        &self,
+        send: &BegunSend,
+        may_be_item: bool,
+        reason: Reason,
+        retry: RetryHint,
+    ) -> SendOutcome {
+        let retry_after = match retry {
+            RetryHint::After(asked) => asked.min(MAX_RETRY_AFTER),
+            RetryHint::Later | RetryHint::Never => Duration::ZERO,
+        };
+        let failure = DoubtfulFailure { reason: reason.clone(), may_be_item, retry_after };
+        match self.breaker.failed(send, failure) {
+            Blame::Item => SendOutcome::Failed { reason, retry },
+            Blame::Target(after) => SendOutcome::HandBack { reason, after },
         }
-        if self.sends().silences_in_a_row > 1 {
-            self.set_down(&reason);
-        }
-        SendOutcome::Failed { reason, retry: RetryHint::Later }
-    }
-
-    /// Waits until one of these sends is answered (true), or all of them ended without (false).
-    async fn is_any_answered(&self, others: HashSet<u64>) -> bool {
-        let (sender, answered) = oneshot::channel();
-        {
-            let mut sends = self.sends();
-            let others: HashSet<_> = others.intersection(&sends.numbers).copied().collect();
-            if others.is_empty() {
-                return false;
-            }
-            sends.waiting.push((others, sender));
-        }
-        answered.await.unwrap_or(false)
     }
 
     fn send_alone_from_now_on(&self, id: ItemId) {
@@ -212,37 +211,6 @@ impl SinkGate {
             sends.send_alone.clear();
         }
         sends.send_alone.insert(id);
-    }
-
-    fn set_down(&self, reason: &Reason) {
-        let now = SinkHealth::Down(reason.clone());
-        if self.health.send_replace(now.clone()) != now {
-            metrics::gauge!(metric_names::RELAY_SINK_UP, "sink" => self.sink).set(0.0);
-            tracing::warn!(sink = self.sink, "the sink is down: {reason}");
-        }
-    }
-
-    /// Opens the gate: a check found the sink up.
-    pub(crate) fn set_up(&self) {
-        if self.health.send_replace(SinkHealth::Up) != SinkHealth::Up {
-            metrics::gauge!(metric_names::RELAY_SINK_UP, "sink" => self.sink).set(1.0);
-            tracing::info!(sink = self.sink, "the sink is up");
-        }
-    }
-
-    /// Records that a check found the sink down.
-    pub(crate) fn record_failed_check(&self, reason: &Reason) {
-        self.set_down(reason);
-        let mut sends = self.sends();
-        sends.silences_in_a_row = sends.silences_in_a_row.saturating_add(1);
-    }
-
-    pub(crate) fn silences_in_a_row(&self) -> u32 {
-        self.sends().silences_in_a_row
-    }
-
-    pub(crate) fn health(&self) -> watch::Receiver<SinkHealth> {
-        self.health.subscribe()
     }
 
     /// Refuses new sends from now on; those in flight may end.
@@ -254,10 +222,7 @@ impl SinkGate {
         if self.sends().closed {
             return Some("the relay stopped".into());
         }
-        match &*self.health.borrow() {
-            SinkHealth::Up => None,
-            SinkHealth::Down(reason) => Some(reason.clone()),
-        }
+        self.breaker.reason_not_to_send()
     }
 
     fn sends(&self) -> MutexGuard<'_, InFlightSends> {
@@ -265,65 +230,59 @@ impl SinkGate {
     }
 }
 
-impl InFlightSends {
-    /// Removes a send, and tells those that wait for it.
-    fn finish(&mut self, number: u64, answered: bool) {
-        self.numbers.remove(&number);
-        let mut i = 0;
-        while i < self.waiting.len() {
-            let others = &mut self.waiting[i].0;
-            if others.remove(&number) && (answered || others.is_empty()) {
-                let _ = self.waiting.swap_remove(i).1.send(answered);
-            } else {
-                i += 1;
-            }
-        }
+impl SendOutcome {
+    fn not_sent(reason: Reason) -> Self {
+        Self::HandBack { reason, after: Duration::ZERO }
     }
 }
 
 /// One send that has begun and not ended.
 struct InFlightSend<'a> {
     gate: &'a SinkGate,
-    number: u64,
-    /// [`InFlightSends::unanswered`] at the start of this send.
-    unanswered_at_start: u64,
+    send: BegunSend,
+    /// [`InFlightSends::disconnected`] at the start of this send.
+    disconnected_at_start: u64,
 }
 
 impl<'a> InFlightSend<'a> {
-    fn start(gate: &'a SinkGate) -> Self {
+    fn start(gate: &'a SinkGate, id: ItemId) -> Self {
         let mut sends = gate.sends();
-        sends.last_number += 1;
-        let number = sends.last_number;
-        sends.numbers.insert(number);
+        sends.count += 1;
         gate.metrics().in_flight.increment(1.0);
-        Self { gate, number, unanswered_at_start: sends.unanswered }
+        let disconnected_at_start = sends.disconnected;
+        Self { gate, send: gate.breaker.begin(id), disconnected_at_start }
     }
 
-    fn finish_answered(self, id: ItemId) {
+    /// Whether the send was alone on its connection when that was lost: no other was in flight, and none
+    /// had lost its connection since this one began.
+    fn finish(self, result: &Result<(), DeliveryError>) -> bool {
         let mut sends = self.gate.sends();
-        sends.silences_in_a_row = 0;
-        sends.send_alone.remove(&id);
-        sends.finish(self.number, true);
-    }
-
-    /// The other sends in flight; `None` where another send had ended unanswered since this one began,
-    /// so that both belong to the same silence.
-    fn finish_unanswered(self) -> Option<HashSet<u64>> {
-        let mut sends = self.gate.sends();
-        let is_first = sends.unanswered == self.unanswered_at_start;
-        sends.unanswered += 1;
-        if is_first {
-            sends.silences_in_a_row = sends.silences_in_a_row.saturating_add(1);
+        let was_alone = sends.count == 1 && sends.disconnected == self.disconnected_at_start;
+        if matches!(result, Err(DeliveryError::Disconnected { .. })) {
+            sends.disconnected += 1;
         }
-        sends.finish(self.number, false);
-        is_first.then(|| sends.numbers.clone())
+        drop(sends);
+        was_alone
     }
 }
 
 impl Drop for InFlightSend<'_> {
     fn drop(&mut self) {
         self.gate.metrics().in_flight.decrement(1.0);
-        // No effect after `finish_*`. A send that was dropped half-way counts as unanswered.
-        self.gate.sends().finish(self.number, false);
+        self.gate.sends().count -= 1;
+    }
+}
+
+fn report_health(sink: &'static str, health: &TargetHealth) {
+    let gauge = metrics::gauge!(metric_names::RELAY_SINK_UP, "sink" => sink);
+    match health {
+        TargetHealth::Up => {
+            gauge.set(1.0);
+            tracing::info!(sink, "the sink is up");
+        }
+        TargetHealth::Down(reason) => {
+            gauge.set(0.0);
+            tracing::warn!(sink, "the sink is down: {reason}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use hapax::bus::{Bus, BusConfig, ClosingEvent};
 use hapax_relay::sinks::{
     BusSink, JsonLinesSink, NatsSink, RabbitMqSink, RedisStreamSink, WebhookConfig, WebhookSink,
 };
-use hapax_relay::{Backoff, CloudEvents, Relay, RelayConfig, Sink, SinkHealth};
+use hapax_relay::{Backoff, CloudEvents, Relay, RelayConfig, Sink, TargetHealth};
 
 use crate::api::LocalApi;
 use crate::daemon::{Daemon, DaemonSettings, IoTimeouts, admin_line, open_store, print_banner};
@@ -31,8 +31,8 @@ pub(crate) async fn run(flags: SettingFlags<RelaySettings>) -> anyhow::Result<Ex
     let relay = Relay::with(daemon.store.clone(), sink, relay_config(&settings));
     let sink = relay.health();
     daemon.readiness.require("sink", move || match &*sink.borrow() {
-        SinkHealth::Up => None,
-        SinkHealth::Down(reason) => Some(reason.clone().into_owned()),
+        TargetHealth::Up => None,
+        TargetHealth::Down(reason) => Some(reason.clone().into_owned()),
     });
     let queues = LocalApi::new(&daemon)?.queues();
     let admin = daemon.serve_admin(settings.admin.as_ref(), queues).await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::jetstream::context::{Context, PublishError, PublishErrorKind, RequestErrorKind};
-use async_nats::jetstream::{self, context::ContextBuilder};
+use async_nats::jetstream::{self, ErrorCode, context::ContextBuilder};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, ServerAddr};
 use async_trait::async_trait;
 use tokio::sync::{OnceCell, watch};
@@ -14,6 +14,18 @@ use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// The longest that a JetStream request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Errors of a stream that takes no message at all now: full, or without a leader.
+const TAKES_NOTHING: &[ErrorCode] = &[
+    ErrorCode::STREAM_STORE_FAILED,
+    ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
+    ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+    ErrorCode::MEMORY_RESOURCES_EXCEEDED,
+    ErrorCode::INSUFFICIENT_RESOURCES,
+    ErrorCode::CLUSTER_NOT_AVAILABLE,
+    ErrorCode::CLUSTER_NOT_LEADER,
+    ErrorCode::STREAM_OFFLINE,
+];
 
 /// Publishes rows to NATS JetStream. The subject is the topic, and the row's id is the
 /// `Nats-Msg-Id`, so that the stream drops duplicates within its window. A row is delivered once
@@ -78,10 +90,22 @@ impl NatsSink {
             PublishErrorKind::BrokenPipe => {
                 DeliveryError::disconnected("the connection to NATS was lost")
             }
-            _ => DeliveryError::refused(match code(error) {
-                Some(code) => format!("the stream did not take it (error {code})"),
-                None => "the stream did not take it".into(),
-            }),
+            PublishErrorKind::MaxAckPending => {
+                DeliveryError::rejected("too many messages wait for the stream's acknowledgement")
+            }
+            _ => match code(error) {
+                Some(ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM) => {
+                    DeliveryError::refused("it is larger than the stream takes").permanent()
+                }
+                Some(code) => {
+                    let reason = format!("the stream did not take it (error {})", code.0);
+                    match TAKES_NOTHING.contains(&code) {
+                        true => DeliveryError::rejected(reason),
+                        false => DeliveryError::refused(reason),
+                    }
+                }
+                None => DeliveryError::refused("the stream did not take it"),
+            },
         }
     }
 }
@@ -185,7 +209,7 @@ async fn missing_stream(open: &NatsConnection, message: &OutboundMessage) -> Del
         Err(error) if error.kind() == Kind::NotFound => DeliveryError::refused(
             "no JetStream stream covers the subject; `nats stream add` makes one",
         ),
-        Ok(_) => DeliveryError::refused("the stream of the subject did not answer"),
+        Ok(_) => DeliveryError::rejected("the stream of the subject did not answer"),
         Err(_) => DeliveryError::unreachable("JetStream does not answer"),
     }
 }
@@ -202,7 +226,7 @@ fn check_subject(topic: &str) -> Result<(), DeliveryError> {
     Err(DeliveryError::refused("the topic is no NATS subject").permanent())
 }
 
-fn code(error: &PublishError) -> Option<u64> {
+fn code(error: &PublishError) -> Option<ErrorCode> {
     let source = std::error::Error::source(error)?;
-    source.downcast_ref::<jetstream::Error>().map(|error| error.error_code().0)
+    source.downcast_ref::<jetstream::Error>().map(jetstream::Error::error_code)
 }

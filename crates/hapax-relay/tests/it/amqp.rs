@@ -13,7 +13,9 @@ use lapin::options::*;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
-use crate::support::{WAIT_TIMEOUT, brisk, dead, drain, item, outlast_a_kill, stored};
+use crate::support::{
+    WAIT_TIMEOUT, brisk, dead, drain, item, outlast_a_kill, stored, waits_for_room,
+};
 
 /// A broker takes seconds to start, so tests share one; a test that stops the broker starts its
 /// own.
@@ -97,6 +99,21 @@ async fn amqp_unroutable_rows_fail_and_their_neighbours_do_not() {
     }
     let dead = &dead(&*store).await[0];
     assert!(dead.reason.contains("unroutable"), "{}", dead.reason);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_07_full_amqp_queue_uses_up_no_attempts() {
+    let (_connection, channel) = channel(&SHARED).await;
+    let mut table = FieldTable::default();
+    table.insert("x-max-length".into(), AMQPValue::LongInt(1));
+    table.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare("amqp.full".into(), durable, table).await.unwrap();
+    let sink = RabbitMqSink::new(&SHARED.url()).unwrap();
+    sink.send(&OutboundMessage::new(row("amqp.full", "0"))).await.unwrap();
+    let store = stored(&[row("amqp.full", "1")]).await;
+    let makes_room = async || assert_eq!(all(&channel, "amqp.full").await.len(), 1);
+    waits_for_room(store, sink, makes_room).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{
-    Script, Working, brisk, dead, depth, drain, drained, enqueue, in_virtual_time, item, numbered,
+    Call, Script, Working, brisk, dead, depth, drain, drained, enqueue, in_virtual_time, item, numbered,
     stored, until,
 };
 use hapax_core::Queue;
 use hapax_core::inbox::Inbox;
+use hapax_core::memory::MemoryStore;
 use hapax_core::queue::QueueName;
-use hapax_relay::{AfterDead, DeliveryError};
+use hapax_relay::{AfterDead, DeliveryError, Relay, TargetHealth};
 use tokio::sync::watch;
 
 /// The usual design published rows in batches and rolled back the whole batch if one row failed.
@@ -138,6 +139,19 @@ fn cut_by(culprit: &'static str) -> Arc<Script> {
     }))
 }
 
+/// Enqueues rows of other keys, one after the other, until there is a dead letter; returns how many.
+async fn feed_until_dead(store: &MemoryStore) -> usize {
+    let mut rows = 0;
+    until("it is dead", async || {
+        enqueue(store, &[item(&rows.to_string()).key(&rows.to_string())]).await;
+        rows += 1;
+        depth(store).await.dead == 1
+    })
+    .await;
+    drained(store).await;
+    rows
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cut_counts_only_against_a_row_that_was_sent_alone() {
     let store = Arc::new(in_virtual_time());
@@ -145,19 +159,100 @@ async fn a_cut_counts_only_against_a_row_that_was_sent_alone() {
     rows.insert(4, item("culprit").key("bad"));
     enqueue(&*store, &rows).await;
     let sink = cut_by("culprit");
-    drain(&store, sink.clone(), brisk(), 1).await;
-    assert_eq!(sink.delivered().len(), 8);
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    let fed = feed_until_dead(&store).await;
+    relay.stop().await;
+    assert_eq!(sink.delivered().len(), 8 + fed);
     assert!(sink.delivered().iter().all(|call| call.attempt == 1), "{:?}", sink.delivered());
-    assert_eq!(sink.calls_for("culprit"), 1 + 3, "once in company, three times alone");
+    assert_eq!(dead(&*store).await[0].attempts, 3);
+    assert!(sink.calls_for("culprit") > 3, "once in company, uncounted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn row_alone_that_is_always_cut_uses_up_its_attempts() {
+async fn fault_07_row_alone_that_is_always_cut_waits_until_another_is_taken() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &[item("culprit").key("k")]).await;
     let sink = cut_by("culprit");
-    drain(&store, sink.clone(), brisk(), 1).await;
-    assert_eq!(sink.calls_for("culprit"), 3);
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    until("many cuts", async || sink.calls_for("culprit") == 10).await;
+    assert_eq!(depth(&*store).await.dead, 0, "nothing shows that the sink works");
+    feed_until_dead(&store).await;
+    relay.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn fault_07_row_rejected_while_others_are_taken_uses_up_its_attempts() {
+    let store = Arc::new(in_virtual_time());
+    enqueue(&*store, &[item("poison").key("bad")]).await;
+    let sink = Arc::new(Script::new(|call| async move {
+        let is_poison = call.payload == "poison";
+        if is_poison { Err(DeliveryError::rejected("full")) } else { Ok(()) }
+    }));
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    let fed = feed_until_dead(&store).await;
+    relay.stop().await;
+    assert_eq!(dead(&*store).await[0].attempts, 3);
+    assert_eq!(sink.delivered().len(), fed);
+    assert!(sink.delivered().iter().all(|call| call.attempt == 1));
+}
+
+/// A sink that answers nothing, or rejects everything, gets one row at a time, in turn, with pauses;
+/// the relay's health is down from the first failure to the first delivery.
+async fn sink_that_takes_nothing_gets_one_row_at_a_time(hangs: bool) {
+    let store = Arc::new(in_virtual_time());
+    enqueue(&*store, &numbered(10, 10)).await;
+    let is_away = Arc::new(AtomicBool::new(true));
+    let in_flight = Arc::new(AtomicUsize::new(0));
+    let sink = {
+        let is_away = is_away.clone();
+        Arc::new(Script::new(move |_| {
+            let (is_away, in_flight) = (is_away.clone(), in_flight.clone());
+            async move {
+                let others = in_flight.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                let is_away = is_away.load(Ordering::SeqCst);
+                in_flight.fetch_sub(1, Ordering::SeqCst);
+                match is_away {
+                    true if others > 0 => Err(DeliveryError::rejected("in company")),
+                    true if hangs => Err(DeliveryError::unanswered("silence")),
+                    true => Err(DeliveryError::rejected("full")),
+                    false => Ok(()),
+                }
+            }
+        }))
+    };
+    let relay = Relay::with(store.clone(), sink.clone(), brisk().max_attempts(2));
+    let mut health = relay.health();
+    let running = Working::run(|stop| relay.run(stop));
+    // The ten rows of the first batch fail side by side.
+    until("the first batch", async || sink.begun().len() >= 10).await;
+    health.wait_for(|health| *health != TargetHealth::Up).await.unwrap();
+    let mut was_up = health.clone();
+    let tries = async || until("many tries", async || sink.begun().len() >= 60).await;
+    tokio::select! {
+        () = tries() => {}
+        _ = was_up.wait_for(|health| *health == TargetHealth::Up) => panic!("up without a delivery"),
+    }
+    let begun = sink.begun();
+    let is_other = |pair: &[Call]| pair[0].id != pair[1].id;
+    assert!(begun[10..].windows(2).all(is_other), "each time another row tries");
+    let reason = if hangs { "silence" } else { "full" };
+    assert_eq!(*health.borrow(), TargetHealth::Down(reason.into()), "no row had company");
+    is_away.store(false, Ordering::SeqCst);
+    drained(&*store).await;
+    running.stop().await;
+    assert!(sink.delivered().iter().all(|call| call.attempt == 1));
+    assert_eq!((depth(&*store).await.dead, health.borrow().clone()), (0, TargetHealth::Up));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fault_07_sink_that_rejects_everything_gets_one_row_at_a_time() {
+    sink_that_takes_nothing_gets_one_row_at_a_time(false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn fault_07_sink_that_answers_nothing_gets_one_row_at_a_time() {
+    sink_that_takes_nothing_gets_one_row_at_a_time(true).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,17 +268,10 @@ async fn a_row_without_an_answer_does_not_stop_those_that_have_one() {
     }));
     let settings = brisk().send_timeout(Duration::from_millis(100));
     let relay = Working::start(store.clone(), sink.clone(), settings);
-    let mut n = 0;
-    until("it is dead", async || {
-        enqueue(&*store, &[item(&n.to_string()).key(&n.to_string())]).await;
-        n += 1;
-        depth(&*store).await.dead == 1
-    })
-    .await;
-    drained(&*store).await;
+    let fed = feed_until_dead(&store).await;
     relay.stop().await;
-    assert_eq!(sink.calls_for("hangs"), 3);
-    assert_eq!(sink.delivered().len(), n);
+    assert_eq!(dead(&*store).await[0].attempts, 3);
+    assert_eq!(sink.delivered().len(), fed);
 }
 
 /// The usual design created the event's id when it published: a message whose acknowledgement was

@@ -11,7 +11,9 @@ use hapax_relay::sinks::NatsSink;
 use hapax_relay::{CloudEvents, DeliveryError, OutboundMessage, RetryHint, Sink};
 use hapax_testkit::{Nats, TcpProxy};
 
-use crate::support::{WAIT_TIMEOUT, brisk, dead, drain, item, outlast_a_kill, stored};
+use crate::support::{
+    WAIT_TIMEOUT, brisk, dead, drain, item, outlast_a_kill, stored, waits_for_room,
+};
 
 pub(crate) async fn context(nats: &Nats) -> Context {
     let client = ConnectOptions::new().connection_timeout(WAIT_TIMEOUT).connect(nats.url()).await;
@@ -90,6 +92,26 @@ async fn nats_subject_without_a_stream_is_the_rows_failure() {
     assert!(dead.reason.contains("no JetStream stream covers the subject"), "{}", dead.reason);
     assert_eq!(dead.attempts, 3);
     assert_eq!(all(&mut stream).await.len(), 2);
+}
+
+#[tokio::test]
+async fn fault_07_full_nats_stream_uses_up_no_attempts() {
+    let nats = Nats::start();
+    let config = stream::Config {
+        name: "orders".into(),
+        subjects: vec!["orders".to_owned()],
+        storage: stream::StorageType::Memory,
+        max_messages: 1,
+        discard: stream::DiscardPolicy::New,
+        ..Default::default()
+    };
+    let stream = context(&nats).await.create_stream(config).await.unwrap();
+    let sink = NatsSink::new(&nats.url()).unwrap();
+    sink.send(&OutboundMessage::new(item("0"))).await.unwrap();
+    let store = stored(&[item("1")]).await;
+    waits_for_room(store, sink, async || {
+        stream.purge().await.unwrap();
+    }).await;
 }
 
 #[tokio::test]

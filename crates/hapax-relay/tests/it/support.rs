@@ -145,6 +145,62 @@ impl Sink for Script {
     }
 }
 
+/// Counts the sends of a real sink.
+pub(crate) struct CountedSink<S> {
+    sink: S,
+    sends: AtomicUsize,
+}
+
+impl<S> CountedSink<S> {
+    pub(crate) fn new(sink: S) -> Arc<Self> {
+        Arc::new(Self { sink, sends: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn sends(&self) -> usize {
+        self.sends.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl<S: Sink> Sink for CountedSink<S> {
+    fn name(&self) -> &'static str {
+        self.sink.name()
+    }
+
+    async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {
+        self.sends.fetch_add(1, Ordering::SeqCst);
+        self.sink.send(message).await
+    }
+
+    async fn check(&self) -> Result<(), DeliveryError> {
+        self.sink.check().await
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.sink.max_in_flight()
+    }
+}
+
+/// Runs a relay to a sink that takes nothing, until each row was sent more often than its attempts;
+/// then `makes_room`, and all rows arrive.
+pub(crate) async fn waits_for_room<S: Sink>(
+    store: Arc<MemoryStore>,
+    sink: S,
+    makes_room: impl AsyncFnOnce(),
+) {
+    let sink = CountedSink::new(sink);
+    let relay = Working::start(store.clone(), sink.clone(), brisk());
+    until("many tries, or a dead letter", async || {
+        sink.sends() >= 12 || depth(&*store).await.dead > 0
+    })
+    .await;
+    assert_eq!(dead(&*store).await, []);
+    makes_room().await;
+    drained(&*store).await;
+    relay.stop().await;
+    assert_eq!(dead(&*store).await, []);
+}
+
 /// A relay or a consumer that runs until the test stops it.
 pub(crate) struct Working {
     stop: Option<oneshot::Sender<()>>,

@@ -1,13 +1,15 @@
 //! `hapax relay`, the real binary between real servers.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cli_support::{hapax, run};
 use crate::support::http::HttpRequest;
 use crate::support::store::TestStore;
 use crate::support::{HapaxProcess, WAIT_TIMEOUT, eventually, has};
 use hapax::sqlite::rusqlite::Connection;
-use hapax_testkit::{Postgres, RabbitMq, Redis, free_port};
+use hapax_testkit::{HttpStub, Postgres, RabbitMq, Redis, StubAnswer, free_port};
 use serde_json::Value;
 
 /// A running relay, killed when dropped.
@@ -101,6 +103,34 @@ fn relay_admin_shows_store_sink_and_queue() {
     // The sink is tried only when there is a row to send.
     shop.execute(sql, []).unwrap();
     eventually("not ready", || get("/readyz").0 == 503);
+    relay.stop();
+}
+
+#[test]
+fn fault_07_relay_is_not_ready_while_its_webhook_takes_nothing() {
+    let is_away = Arc::new(AtomicBool::new(true));
+    let away = is_away.clone();
+    let webhook = HttpStub::start(move |_| {
+        let status = if away.load(Ordering::SeqCst) { "503 Later" } else { "204 Done" };
+        StubAnswer::Respond(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"))
+    });
+    let store = TestStore::quick_sqlite();
+    run(hapax().args(["migrate", "--store", &store.url()])).ok();
+    let insert = "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('orders', 'k', 'x')";
+    shop(&store).execute(insert, []).unwrap();
+    let admin = format!("127.0.0.1:{}", free_port());
+    let flags = ["--admin", &admin, "--max-attempts", "2", "--allow-private"];
+    let mut relay = start(&store.url(), &webhook.url("/"), &flags);
+    let get = |path: &str| {
+        let answer = HttpRequest::new(&admin, "GET", path).send();
+        (answer.status, answer.text())
+    };
+    eventually("many tries", || webhook.requests().len() >= 6);
+    let (status, ready) = get("/readyz");
+    assert_eq!((status, ready.contains("503")), (503, true), "{ready}");
+    has(&get("/v1/queues/outbox").1, &["\"dead\":0"]);
+    is_away.store(false, Ordering::SeqCst);
+    eventually("ready", || get("/readyz").0 == 200);
     relay.stop();
 }
 

@@ -8,6 +8,9 @@
 //!                                 └── every third of the lease ───────────► Queue::renew
 //! ```
 //!
+//! [`CircuitBreaker`] tells a failure of the item from one of its target, and stops the worker while the
+//! target takes nothing.
+//!
 //! The relay and the LINE gateway are built on these. Which rows run at the same time, and when the
 //! next lease is asked for, is theirs to decide.
 //!
@@ -33,9 +36,11 @@
 //! ```
 
 mod backoff;
+mod circuit_breaker;
 mod lease;
 mod outcome_writer;
 
 pub use backoff::Backoff;
+pub use circuit_breaker::{BegunSend, Blame, CircuitBreaker, DoubtfulFailure, TargetHealth};
 pub use lease::{BatchLease, LeaseDeadline, LeasedBatch, QueueLeaser};
 pub use outcome_writer::{OutcomeSender, OutcomeWriter, WriteReport};

@@ -186,8 +186,9 @@ impl UnconfirmedSet {
         let PendingConfirm { id, sender, .. } = confirm;
         let (result, returned) = match confirmed {
             Ok(Confirmation::Ack(returned)) => (Ok(()), returned),
+            // A full queue (`reject-publish`), or a broker that cannot store it.
             Ok(Confirmation::Nack(returned)) => {
-                (Err(DeliveryError::refused("the broker did not take it")), returned)
+                (Err(DeliveryError::rejected("the broker did not take it")), returned)
             }
             Ok(Confirmation::NotRequested) => {
                 (Err(DeliveryError::refused("the broker does not confirm")), None)

@@ -16,14 +16,19 @@ pub(super) fn read(
     if status.is_success() {
         return Ok(());
     }
-    let failure = DeliveryError::refused(format!("the webhook answered {}", status.as_u16()));
-    Err(match status.as_u16() {
+    let reason = format!("the webhook answered {}", status.as_u16());
+    let failure = match status.as_u16() {
         // A retry would send the same bytes and get the same response.
-        400 | 410 | 413 | 414 | 415 | 422 | 431 => failure.permanent(),
-        _ => match wish(headers, now) {
-            Some(wish) => failure.retry(RetryHint::After(wish)),
-            None => failure,
-        },
+        400 | 410 | 413 | 414 | 415 | 422 | 431 => {
+            return Err(DeliveryError::refused(reason).permanent());
+        }
+        // Answers about the server, or of a load balancer that finds none.
+        408 | 425 | 429 | 502 | 503 | 504 => DeliveryError::rejected(reason),
+        _ => DeliveryError::refused(reason),
+    };
+    Err(match wish(headers, now) {
+        Some(wish) => failure.retry(RetryHint::After(wish)),
+        None => failure,
     })
 }
 
@@ -50,10 +55,10 @@ mod tests {
     }
 
     fn again(status: u16, retry_after: Option<&str>) -> RetryHint {
-        let Err(DeliveryError::Refused { retry, .. }) = answer(status, retry_after) else {
-            panic!()
-        };
-        retry
+        match answer(status, retry_after) {
+            Err(DeliveryError::Refused { retry, .. } | DeliveryError::Rejected { retry, .. }) => retry,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -63,6 +68,16 @@ mod tests {
         assert_eq!(again(301, None), RetryHint::Later);
         assert_eq!(again(404, None), RetryHint::Later);
         assert_eq!(again(503, None), RetryHint::Later);
+    }
+
+    #[test]
+    fn fault_07_statuses_about_the_server_are_not_about_the_message() {
+        for status in [408, 425, 429, 502, 503, 504] {
+            assert!(matches!(answer(status, None), Err(DeliveryError::Rejected { .. })), "{status}");
+        }
+        for status in [301, 401, 404, 409, 500, 501] {
+            assert!(matches!(answer(status, None), Err(DeliveryError::Refused { .. })), "{status}");
+        }
     }
 
     #[test]

@@ -81,7 +81,8 @@ impl WebhookConfig {
 /// Posts rows to a URL. The row's id is the `Idempotency-Key`, and the payload is the body.
 ///
 /// A 2xx status is a delivery. Redirects are not followed. 400, 410, 413, 414, 415, 422 and 431
-/// concern the message itself and are final; every other status is a failed attempt, and
+/// concern the message itself and are final. 408, 425, 429, 502, 503 and 504 concern the server: they are
+/// failed attempts only while it takes other messages. Every other status is a failed attempt.
 /// `Retry-After` is honoured.
 pub struct WebhookSink {
     uri: Uri,
