@@ -37,7 +37,11 @@ pub struct EventHandlerError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     Retry,
+    Away,
+    Rejected,
     Unknown,
+    /// The handler panicked: as unknown as the one above, but certainly about this event.
+    Panicked,
     Permanent,
 }
 
@@ -45,6 +49,22 @@ impl EventHandlerError {
     /// Handling had no effect, or one that may be repeated: the event is retried.
     pub fn retry(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: reason.into(), kind: FailureKind::Retry }
+    }
+
+    /// The bot cannot be reached, so that handling had no effect. Uses up no attempt: the gateway waits for
+    /// the bot.
+    pub fn away(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: reason.into(), kind: FailureKind::Away }
+    }
+
+    /// The bot answered that it takes nothing now, so that handling had no effect. Uses up an attempt only
+    /// if the bot handled another event since; otherwise the gateway waits for the bot.
+    pub fn rejected(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: reason.into(), kind: FailureKind::Rejected }
+    }
+
+    pub(crate) fn panicked() -> Self {
+        Self { reason: "the handler panicked".into(), kind: FailureKind::Panicked }
     }
 
     /// Handling may or may not have had an effect:
@@ -61,14 +81,19 @@ impl EventHandlerError {
     /// Whether the event is tried again under this policy for unknown outcomes.
     pub(crate) fn may_retry(&self, on_unknown: OnUnknown) -> bool {
         match self.kind {
-            FailureKind::Retry => true,
-            FailureKind::Unknown => on_unknown == OnUnknown::TakeOver,
+            FailureKind::Retry | FailureKind::Away | FailureKind::Rejected => true,
+            FailureKind::Unknown | FailureKind::Panicked => on_unknown == OnUnknown::TakeOver,
             FailureKind::Permanent => false,
         }
     }
 
+    /// Whether it is unknown if handling had an effect.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self.kind, FailureKind::Unknown | FailureKind::Panicked)
+    }
+
     /// Whether the event may be handled again without repeating an effect.
     pub fn is_retry_safe(&self) -> bool {
-        self.kind == FailureKind::Retry
+        matches!(self.kind, FailureKind::Retry | FailureKind::Away | FailureKind::Rejected)
     }
 }

@@ -30,9 +30,10 @@ const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 /// | the bot's answer | result |
 /// |---|---|
 /// | 2xx | handled |
-/// | any other status but 502 and 504, redirects included | retried |
-/// | cannot be reached | retried |
-/// | 502, 504, no answer in time, a lost connection | the outcome is unknown: [`GatewayConfig::on_unknown`](crate::GatewayConfig::on_unknown) |
+/// | any other status but those below, redirects included | retried; uses up an attempt |
+/// | cannot be reached | waited for; uses up no attempt |
+/// | 408, 425, 429, 503 | retried; uses up an attempt only if the bot handled another event since |
+/// | 502, 504, no answer in time, a lost connection | the same, but the outcome is unknown: [`GatewayConfig::on_unknown`](crate::GatewayConfig::on_unknown) |
 ///
 /// ```
 /// use hapax_line::{ChannelSecrets, UpstreamHandler};
@@ -110,7 +111,7 @@ impl LineEventHandler for UpstreamHandler {
             // The status decides: a response body that does not end must not undo it.
             Err(HttpError::Unreadable(status)) => read_status(status),
             Err(HttpError::NotSent(_)) => {
-                Err(EventHandlerError::retry("the bot cannot be reached"))
+                Err(EventHandlerError::away("the bot cannot be reached"))
             }
             Err(_) => Err(EventHandlerError::unknown("the bot gave no answer")),
         }
@@ -126,6 +127,10 @@ fn read_status(status: StatusCode) -> Result<(), EventHandlerError> {
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
             Err(EventHandlerError::unknown(reason()))
         }
+        StatusCode::REQUEST_TIMEOUT
+        | StatusCode::TOO_EARLY
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::SERVICE_UNAVAILABLE => Err(EventHandlerError::rejected(reason())),
         _ => Err(EventHandlerError::retry(reason())),
     }
 }

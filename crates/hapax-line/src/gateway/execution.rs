@@ -8,6 +8,7 @@ use hapax_core::command::{RunningCommand, StoredResponse};
 use hapax_core::lock::LockGuard;
 use hapax_core::queue::{ItemOutcome, LeasedItem};
 use hapax_core::trace;
+use hapax_core::worker::{BegunSend, Blame, DoubtfulFailure};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::Instrument;
@@ -75,7 +76,9 @@ impl Execution {
         if guard.is_some() {
             tracing::info!(event_type = %event.kind(), "acquired");
         }
+        let send = self.shared.breaker.begin(event.id);
         let result = self.run_handler(event, context).await;
+        let bot_fails_for = self.judge(&send, &result);
         if let Some(guard) = guard {
             // Best effort: the lock expires by itself.
             let released = timeout(self.shared.config.store_timeout, guard.release()).await;
@@ -88,7 +91,37 @@ impl Execution {
                 self.mark_handled(event, running).await;
                 self.ack()
             }
-            Err(error) => self.retry_or_bury(event, row, running, error).await,
+            Err(error) => self.retry_or_bury(event, row, running, error, bot_fails_for).await,
+        }
+    }
+
+    /// Tells the circuit breaker how handling ended. Where the bot is to blame, and not the event: how long
+    /// the event waits for it, without using up an attempt.
+    pub(super) fn judge(
+        &self,
+        send: &BegunSend,
+        result: &Result<(), EventHandlerError>,
+    ) -> Option<Duration> {
+        let breaker = &self.shared.breaker;
+        let Err(error) = result else {
+            breaker.taken(send);
+            return None;
+        };
+        match error.kind {
+            FailureKind::Retry | FailureKind::Permanent | FailureKind::Panicked => {
+                breaker.answered(send);
+                None
+            }
+            FailureKind::Away => Some(breaker.away(send, error.reason.clone())),
+            FailureKind::Rejected | FailureKind::Unknown => {
+                let reason = error.reason.clone();
+                let retry_after = Duration::ZERO;
+                let failure = DoubtfulFailure { reason, may_be_item: true, retry_after };
+                match breaker.failed(send, failure) {
+                    Blame::Item => None,
+                    Blame::Target(after) => Some(after),
+                }
+            }
         }
     }
 
@@ -106,7 +139,7 @@ impl Execution {
         task.spawn(work.in_current_span());
         match timeout(self.shared.config.handler_timeout, task.join_next()).await {
             Ok(Some(Ok(result))) => result,
-            Ok(_) => Err(EventHandlerError::unknown("the handler panicked")),
+            Ok(_) => Err(EventHandlerError::panicked()),
             Err(_) => Err(EventHandlerError::unknown("handling the event took too long")),
         }
     }
@@ -168,9 +201,9 @@ impl Execution {
         error: &EventHandlerError,
     ) {
         let Some(running) = running else { return };
-        match error.kind {
-            FailureKind::Unknown => drop(running.abandon().await),
-            FailureKind::Retry | FailureKind::Permanent => drop(running.fail().await),
+        match error.is_unknown() {
+            true => drop(running.abandon().await),
+            false => drop(running.fail().await),
         }
     }
 
@@ -180,18 +213,21 @@ impl Execution {
         row: &LeasedItem,
         running: Option<RunningCommand>,
         error: EventHandlerError,
+        bot_fails_for: Option<Duration>,
     ) -> ItemOutcome {
         let attempt = row.attempt;
         tracing::warn!(attempt, reason = %error, "an event was not handled");
         self.shared.local.end_unprotected(event.id);
         self.mark_failed(running, &error).await;
-        if !error.may_retry(self.shared.config.on_unknown)
-            || attempt >= self.shared.config.max_attempts
-        {
+        let may_retry = error.may_retry(self.shared.config.on_unknown);
+        if let Some(after) = bot_fails_for.filter(|_| may_retry) {
+            count_handled(event.kind(), "away");
+            return hand_back(after, &error.reason);
+        }
+        if !may_retry || attempt >= self.shared.config.max_attempts {
             return self.bury(event, &error.reason);
         }
-        let is_unknown = error.kind == FailureKind::Unknown;
-        count_handled(event.kind(), if is_unknown { "unknown" } else { "failed" });
+        count_handled(event.kind(), if error.is_unknown() { "unknown" } else { "failed" });
         let after = self.shared.config.backoff.after(attempt);
         ItemOutcome::Retry {
             after,
@@ -216,6 +252,11 @@ impl Execution {
 /// The response that is stored for a handled event.
 pub(super) fn handled_mark() -> StoredResponse {
     StoredResponse { status: 200, headers: Vec::new(), body: bytes::Bytes::new() }
+}
+
+/// Hands an event back without counting an attempt.
+pub(super) fn hand_back(after: Duration, reason: &str) -> ItemOutcome {
+    ItemOutcome::Retry { after, counts: false, reason: reason.into(), keeps_place: true }
 }
 
 fn retry(after: Duration, counts: bool) -> ItemOutcome {

@@ -25,9 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax_core::worker::{CircuitBreaker, TargetHealth};
 use hapax_core::{Store, metric_names};
-use metrics::{counter, histogram};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use metrics::{counter, gauge, histogram};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use self::admission::Admission;
@@ -43,6 +44,10 @@ use crate::{ChannelSecrets, EventKind, GatewayConfig, LineClient, LineEventHandl
 /// How long an event that this process stored is kept in memory: one that is still not leased by then
 /// is with another gateway, or has to wait.
 const STORED_EVENT_RETENTION: Duration = Duration::from_secs(2);
+
+/// The longest pause between two tries while the bot is away: short, so that a bot that is back still
+/// answers within the reply window.
+const MAX_TRIAL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Receives webhooks and passes their events to a [`LineEventHandler`].
 ///
@@ -61,6 +66,8 @@ pub(crate) struct GatewayShared {
     pub(crate) config: GatewayConfig,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) local: LocalState,
+    /// Tells whether the bot takes events.
+    breaker: CircuitBreaker,
     slots: HandlingSlots,
     /// Wakes this process's worker without the store.
     stored: Notify,
@@ -102,6 +109,11 @@ impl Gateway {
     ) -> Self {
         let shared = Arc::new(GatewayShared {
             local: LocalState::new(STORED_EVENT_RETENTION + config.store_timeout),
+            breaker: CircuitBreaker::new(
+                TargetHealth::Up,
+                config.backoff.at_most(MAX_TRIAL_PAUSE),
+                report_health,
+            ),
             slots: HandlingSlots(Arc::new(Semaphore::new(config.max_in_flight))),
             stored: Notify::new(),
             store,
@@ -124,6 +136,12 @@ impl Gateway {
             shared: shared.clone(),
         };
         Self { intake: Arc::new(intake), worker: Arc::new(worker), unprotected, shared }
+    }
+
+    /// Whether the bot takes events. While it is down events are stored and wait; no attempt is used up,
+    /// and one event tries from time to time.
+    pub fn health(&self) -> watch::Receiver<TargetHealth> {
+        self.shared.breaker.health()
     }
 
     /// Receives a webhook: the value of `X-Line-Signature`, and the raw body. Answers within
@@ -188,6 +206,19 @@ impl HandlingSlots {
 
     async fn all_free(&self, slots: usize) {
         let _ = self.0.acquire_many(u32::try_from(slots).unwrap_or(u32::MAX)).await;
+    }
+}
+
+fn report_health(health: &TargetHealth) {
+    match health {
+        TargetHealth::Up => {
+            gauge!(metric_names::LINE_BOT_UP).set(1.0);
+            tracing::info!("the bot is up");
+        }
+        TargetHealth::Down(reason) => {
+            gauge!(metric_names::LINE_BOT_UP).set(0.0);
+            tracing::warn!("the bot is down: {reason}");
+        }
     }
 }
 

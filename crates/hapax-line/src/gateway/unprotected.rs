@@ -7,7 +7,7 @@ use std::time::Duration;
 use hapax_core::OnUnknown;
 use hapax_core::command::{Begun, CommandError, RunningCommand, Started};
 use hapax_core::queue::ItemId;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
 
 use super::admission::Admission;
@@ -15,7 +15,6 @@ use super::execution::{Execution, handled_mark};
 use super::{
     GatewayShared, HandlingSlot, ReceivedEvent, SharedTimeout, count_event, count_handled,
 };
-use crate::handler::FailureKind;
 use crate::{EventContext, EventHandlerError};
 
 /// Executes events without the store.
@@ -48,7 +47,28 @@ impl UnprotectedExecution {
         tokio::spawn(work.instrument(span));
     }
 
+    /// Handles the event, and again while the bot is away: until it is back, or the queue has the event.
     async fn handle(&self, event: &ReceivedEvent, store_timeout: Arc<SharedTimeout>) {
+        let begun = Instant::now();
+        while let Some(wait) = self.try_to_handle(event, store_timeout.clone()).await {
+            self.shared.local.end_unprotected(event.id);
+            if self.enqueue(event).await {
+                return;
+            }
+            if begun.elapsed() >= self.shared.config.retention {
+                return self.give_up(event, "the bot is away");
+            }
+            self.shared.local.continue_unprotected(event.id);
+            sleep(wait).await;
+        }
+    }
+
+    /// Handles the event, with retries; how long it waits where the bot is to blame.
+    async fn try_to_handle(
+        &self,
+        event: &ReceivedEvent,
+        store_timeout: Arc<SharedTimeout>,
+    ) -> Option<Duration> {
         // The store may answer this call: then other processes know that the event is being handled.
         let begin = self.admission.begin(event.id, self.shared.config.on_unknown);
         let running = match store_timeout.run(begin).await {
@@ -56,7 +76,8 @@ impl UnprotectedExecution {
             // The event was handled, or another process is handling it.
             Some(Ok(Started::Answered(_))) => {
                 count_handled(event.kind(), "duplicate");
-                return self.shared.local.end_unprotected(event.id);
+                self.shared.local.end_unprotected(event.id);
+                return None;
             }
             Some(Err(_)) | None => None,
         };
@@ -64,22 +85,29 @@ impl UnprotectedExecution {
             Ok(()) => {
                 count_handled(event.kind(), "done");
                 self.execution.mark_handled(event, running).await;
+                None
             }
-            Err(error) => {
+            Err((error, Some(wait))) => {
+                self.execution.mark_failed(running, &error).await;
+                count_handled(event.kind(), "away");
+                Some(wait)
+            }
+            Err((error, None)) => {
                 self.execution.mark_failed(running, &error).await;
                 self.shared.local.end_unprotected(event.id);
                 self.enqueue_or_drop(event, &error).await;
+                None
             }
         }
     }
 
-    /// Retries here, because the event is in no queue.
+    /// Retries here, because the event is in no queue. The error has a wait where the bot is to blame.
     async fn run_handler_with_retries(
         &self,
         event: &ReceivedEvent,
         running: Option<&RunningCommand>,
         store_timeout: Arc<SharedTimeout>,
-    ) -> Result<(), EventHandlerError> {
+    ) -> Result<(), (EventHandlerError, Option<Duration>)> {
         let earlier = running.map_or(0, |running| running.attempt() - 1);
         let mut attempt = 1;
         loop {
@@ -88,14 +116,18 @@ impl UnprotectedExecution {
                 fence: running.map(RunningCommand::fence),
                 ..self.execution.context(event, earlier + attempt, store_timeout.clone())
             };
-            let Err(error) = self.execution.run_handler(event, context).await else {
-                return Ok(());
-            };
+            let send = self.shared.breaker.begin(event.id);
+            let result = self.execution.run_handler(event, context).await;
+            let bot_fails_for = self.execution.judge(&send, &result);
+            let Err(error) = result else { return Ok(()) };
             tracing::warn!(attempt, reason = %error, "an event was not handled");
-            if !error.may_retry(self.shared.config.on_unknown)
+            let may_retry = error.may_retry(self.shared.config.on_unknown);
+            let bot_fails_for = bot_fails_for.filter(|_| may_retry);
+            if !may_retry
+                || bot_fails_for.is_some()
                 || attempt >= self.shared.config.max_attempts
             {
-                return Err(error);
+                return Err((error, bot_fails_for));
             }
             count_handled(event.kind(), "failed");
             sleep(self.shared.config.backoff.after(attempt)).await;
@@ -106,15 +138,26 @@ impl UnprotectedExecution {
     /// Stores an event that could not be handled, if the store is back: the queue retries it, and makes
     /// it a dead letter in the end.
     async fn enqueue_or_drop(&self, event: &ReceivedEvent, error: &EventHandlerError) {
-        let must_not_retry = error.kind == FailureKind::Unknown
-            && self.shared.config.on_unknown == OnUnknown::Refuse;
-        let events = std::slice::from_ref(event);
-        if !must_not_retry && self.shared.enqueue(events).await.is_ok() {
-            count_handled(event.kind(), "failed");
-            return self.shared.stored.notify_one();
+        let must_not_retry =
+            error.is_unknown() && self.shared.config.on_unknown == OnUnknown::Refuse;
+        if !must_not_retry && self.enqueue(event).await {
+            return count_handled(event.kind(), "failed");
         }
+        self.give_up(event, &error.reason);
+    }
+
+    /// Stores the event, if the store is back.
+    async fn enqueue(&self, event: &ReceivedEvent) -> bool {
+        let is_stored = self.shared.enqueue(std::slice::from_ref(event)).await.is_ok();
+        if is_stored {
+            self.shared.stored.notify_one();
+        }
+        is_stored
+    }
+
+    fn give_up(&self, event: &ReceivedEvent, reason: &str) {
         count_handled(event.kind(), "dead");
-        tracing::error!(reason = %error, "an event is given up, and nowhere stored");
+        tracing::error!(reason, "an event is given up, and nowhere stored");
     }
 
     /// Reports handled events to the store again and again, and forgets old ones.

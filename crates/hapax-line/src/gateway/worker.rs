@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use hapax_core::lock::OnStoreError;
 use hapax_core::queue::{ItemOutcome, LeasedItem};
-use hapax_core::worker::{LeasedBatch, OutcomeSender, OutcomeWriter};
+use hapax_core::worker::{LeasedBatch, OutcomeSender, OutcomeWriter, TargetHealth};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
 use super::admission::Admission;
-use super::execution::Execution;
+use super::execution::{Execution, hand_back};
 use super::unprotected::UnprotectedExecution;
 use super::{GatewayShared, HandlingSlot, ReceivedEvent, SharedTimeout};
 use crate::LockRule;
@@ -46,6 +46,7 @@ impl EventWorker {
         let mut leaser = self.shared.leaser();
         // Registered before the first lease, so that no event between the two is missed.
         let mut arrivals = leaser.arrivals();
+        let mut health = self.shared.breaker.health();
         loop {
             let free = tokio::select! {
                 biased;
@@ -53,10 +54,25 @@ impl EventWorker {
                 free = self.shared.slots.wait_for_free() => free,
             };
             let Some(free) = free else { return };
+            let is_bot_down = *health.borrow_and_update() != TargetHealth::Up;
+            if is_bot_down {
+                tokio::select! {
+                    biased;
+                    () = &mut stop => return,
+                    _ = health.wait_for(|health| *health == TargetHealth::Up) => continue,
+                    () = sleep(self.shared.breaker.pause()) => self.shared.breaker.check_passed(),
+                }
+            }
+            // While the bot is down one event tries after each pause, without waiting for the one before
+            // it: an event that hangs must not keep the others from finding out that the bot is back.
+            let max_events = if is_bot_down { 1 } else { free.min(MAX_BATCH) };
             let asked_at = Instant::now();
-            match leaser.lease(free.min(MAX_BATCH)).await {
+            match leaser.lease(max_events).await {
                 Ok(batch) => {
                     let is_full = batch.is_full();
+                    if batch.rows.is_empty() {
+                        self.shared.breaker.found_nothing(self.shared.config.store_timeout);
+                    }
                     self.start_batch(batch);
                     if is_full {
                         continue;
@@ -183,6 +199,9 @@ impl EventWorker {
         if slot.is_none() {
             // The gateway stops: another one leases the event later.
             return;
+        }
+        if let Some(reason) = self.shared.breaker.reason_not_to_send() {
+            return outcomes.send(event.id, hand_back(Duration::ZERO, &reason), slot);
         }
         let store_timeout =
             SharedTimeout::new(self.shared.config.store_timeout.saturating_sub(store_took));

@@ -81,6 +81,24 @@ pub fn standby(mut event: Value) -> Value {
     event
 }
 
+/// The same event in this group chat.
+pub fn in_group(mut event: Value, group: &str) -> Value {
+    let user = event["source"]["userId"].take();
+    event["source"] = json!({ "type": "group", "groupId": group, "userId": user });
+    event
+}
+
+/// The same text message with `@name ` before its text, which mentions this user or bot.
+pub fn mentioning(mut event: Value, name: &str, user: &str, is_self: bool) -> Value {
+    let text = event["message"]["text"].as_str().unwrap_or_default();
+    event["message"]["text"] = format!("@{name} {text}").into();
+    let length = 1 + name.encode_utf16().count();
+    event["message"]["mention"] = json!({ "mentionees": [
+        { "index": 0, "length": length, "type": "user", "userId": user, "isSelf": is_self },
+    ] });
+    event
+}
+
 /// The same event in a group, from a user whom LINE does not name.
 pub fn without_user(mut event: Value) -> Value {
     let user = event["source"]["userId"].as_str().unwrap_or_default().to_owned();

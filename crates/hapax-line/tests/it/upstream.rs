@@ -2,16 +2,18 @@
 //! delivers the events.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::Store;
 use hapax_core::memory::MemoryStore;
+use hapax_core::queue::{QueueDepth, QueueName};
 use hapax_core::trace::{self, Traceparent};
+use hapax_core::{Queue, Store};
 use hapax_line::simulator::events;
 use hapax_line::{
-    ChannelSecrets, EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient, LineEvent,
+    Backoff, ChannelSecrets, EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient, LineEvent,
     LineEventHandler, UpstreamHandler, WebhookStatus,
 };
 use hapax_redis::{RedisConfig, RedisStore};
@@ -162,9 +164,10 @@ async fn upstream_gets_no_fence_while_the_store_is_down() {
 #[tokio::test]
 async fn a_status_decides_what_follows() {
     let ok = ["200 OK", "204 No Content", "299 Fine"];
-    let again = ["301 Moved", "400 Bad", "401 No", "404 None", "409 No", "429 Slow", "500 Oh"];
+    let again = ["301 Moved", "400 Bad", "401 No", "404 None", "409 No", "500 Oh", "501 No"];
+    let rejected = ["408 Slow", "425 Early", "429 Slow", "503 Later"];
     let unknown = ["502 Bad Gateway", "504 Gateway Timeout"];
-    for status in ok.iter().chain(&again).chain(&["503 Later"]).chain(&unknown) {
+    for status in ok.iter().chain(&again).chain(&rejected).chain(&unknown) {
         // Every answer has a `Location`, which the gateway must not follow.
         let text =
             format!("HTTP/1.1 {status}\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n");
@@ -173,6 +176,7 @@ async fn a_status_decides_what_follows() {
         let expected = match status {
             _ if ok.contains(status) => Ok(()),
             _ if unknown.contains(status) => Err(EventHandlerError::unknown(reason)),
+            _ if rejected.contains(status) => Err(EventHandlerError::rejected(reason)),
             _ => Err(EventHandlerError::retry(reason)),
         };
         assert_eq!(after(&text).await, expected, "{status}");
@@ -217,7 +221,7 @@ async fn a_bot_that_takes_too_long_may_have_acted() {
 async fn upstream_that_is_down_has_not_acted() {
     let url = format!("http://127.0.0.1:{}/callback", hapax_testkit::free_port());
     let refused = result(UpstreamHandler::new(&url, secrets()).unwrap()).await;
-    assert_eq!(refused, Err(EventHandlerError::retry("the bot cannot be reached")));
+    assert_eq!(refused, Err(EventHandlerError::away("the bot cannot be reached")));
 }
 
 #[test]
@@ -229,4 +233,117 @@ fn upstream_url_of_wrong_form_is_refused_and_not_shown() {
         assert!(!refused.contains("hidden"), "{refused}");
     }
     assert!(UpstreamHandler::new("https://bot.example/x?y=1", secrets()).is_ok());
+}
+
+/// Reports each try, with its result unchanged.
+struct WatchedHandler {
+    upstream: UpstreamHandler,
+    tries: mpsc::UnboundedSender<Result<(), EventHandlerError>>,
+}
+
+#[async_trait]
+impl LineEventHandler for WatchedHandler {
+    async fn handle(
+        &self,
+        event: &LineEvent,
+        context: &EventContext,
+    ) -> Result<(), EventHandlerError> {
+        let result = self.upstream.handle(event, context).await;
+        let _ = self.tries.send(result.clone());
+        result
+    }
+}
+
+/// A gateway with three stored events before a bot.
+struct TriedBot {
+    gateway: Gateway,
+    store: Arc<MemoryStore>,
+    tries: mpsc::UnboundedReceiver<Result<(), EventHandlerError>>,
+    worker: tokio::task::JoinHandle<()>,
+}
+
+impl TriedBot {
+    async fn start(port: u16) -> Self {
+        let url = format!("http://127.0.0.1:{port}/callback");
+        let upstream = UpstreamHandler::new(&url, secrets()).unwrap();
+        let (sender, tries) = mpsc::unbounded_channel();
+        let handler = Arc::new(WatchedHandler { upstream, tries: sender });
+        let millis = Duration::from_millis;
+        let config = GatewayConfig::new()
+            .store_timeout(WAIT_TIMEOUT)
+            .backoff(Backoff::new(millis(1), millis(10)))
+            .poll_interval(millis(5))
+            .max_attempts(2);
+        let store = Arc::new(MemoryStore::default());
+        let client = LineClient::new("http://127.0.0.1:9", "token").unwrap();
+        let gateway = Gateway::new(store.clone(), secrets(), client, handler, config);
+        for user in 0..3 {
+            let event = events::text(&format!("Uf00d{user}"), "🥚").to_string();
+            let body = Bytes::from(webhook(&event));
+            let answer = gateway.receive(Some(&secrets().sign(&body)), &body).await;
+            assert_eq!(answer, WebhookStatus::Accepted);
+        }
+        let running = gateway.clone();
+        let worker = tokio::spawn(async move { running.run(std::future::pending()).await });
+        Self { gateway, store, tries, worker }
+    }
+
+    async fn depth(&self) -> QueueDepth {
+        self.store.depth(&queue(&self.gateway), None).await.unwrap()
+    }
+
+    /// Waits for so many failed tries, more than the attempts of all events; no event may be dead.
+    async fn fails(&mut self, tries: usize) {
+        for _ in 0..tries {
+            let result = tokio::time::timeout(WAIT_TIMEOUT, self.tries.recv()).await;
+            let is_dead = self.depth().await.dead > 0;
+            assert!(result.is_ok() && !is_dead, "the events wait for the bot");
+            result.unwrap().unwrap().unwrap_err();
+        }
+    }
+
+    /// Waits until all three events are handled.
+    async fn recovers(mut self) {
+        let mut handled = 0;
+        while handled < 3 {
+            let result = tokio::time::timeout(WAIT_TIMEOUT, self.tries.recv()).await;
+            handled += usize::from(result.unwrap().unwrap().is_ok());
+        }
+        let all = async {
+            while self.depth().await.in_flight > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(WAIT_TIMEOUT, all).await.unwrap();
+        assert_eq!(self.depth().await.dead, 0);
+        self.worker.abort();
+    }
+}
+
+fn queue(_gateway: &Gateway) -> QueueName {
+    QueueName::new("line").unwrap()
+}
+
+#[tokio::test]
+async fn fault_08_bot_that_refuses_connections_costs_no_attempts() {
+    let port = hapax_testkit::free_port();
+    let mut tried = TriedBot::start(port).await;
+    tried.fails(10).await;
+    let _bot = HttpStub::start_at(port, |_| StubAnswer::RespondAndClose(NO_CONTENT.into()));
+    tried.recovers().await;
+}
+
+#[tokio::test]
+async fn fault_08_bot_that_answers_503_to_all_costs_no_attempts() {
+    let is_away = Arc::new(AtomicBool::new(true));
+    let away = is_away.clone();
+    let bot = HttpStub::start(move |_| {
+        let later = "HTTP/1.1 503 Later\r\ncontent-length: 0\r\n\r\n";
+        let answer = if away.load(Ordering::SeqCst) { later } else { NO_CONTENT };
+        StubAnswer::RespondAndClose(answer.into())
+    });
+    let mut tried = TriedBot::start(bot.port()).await;
+    tried.fails(10).await;
+    is_away.store(false, Ordering::SeqCst);
+    tried.recovers().await;
 }

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Subcommand;
+use hapax::worker::TargetHealth;
 use hapax_line::Gateway;
 
 use crate::api::LocalApi;
@@ -62,6 +63,11 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
     let daemon = Daemon::boot(&sources, daemon_settings!(settings)).await?;
     let gateway = Gateway::new(daemon.store.clone(), secrets, line, Arc::new(bot), config);
 
+    let bot = gateway.health();
+    daemon.readiness.require("bot", move || match &*bot.borrow() {
+        TargetHealth::Up => None,
+        TargetHealth::Down(reason) => Some(reason.clone().into_owned()),
+    });
     let api = LocalApi::new(&daemon)?;
     let admin = daemon.serve_admin(settings.admin.as_ref(), api.queues()).await?;
     let webhooks = webhook::routes(gateway.clone(), settings.body_timeout);

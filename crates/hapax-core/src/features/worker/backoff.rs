@@ -29,6 +29,12 @@ impl Backoff {
         whole.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
+    /// The same waits, but none longer than `max`.
+    #[must_use]
+    pub fn at_most(self, max: Duration) -> Self {
+        Self { initial: self.initial.min(max), max: self.max.min(max) }
+    }
+
     /// The wait after the first failure, without jitter.
     pub fn initial(&self) -> Duration {
         self.initial

@@ -1,11 +1,12 @@
 use std::time::Duration;
 
 use hapax_conformance::{Fault, StorePart};
+use hapax_core::worker::TargetHealth;
 use hapax_core::{OnUnknown, Queue};
 use hapax_line::simulator::events;
 use hapax_line::{EventHandlerError, GatewayConfig};
 
-use crate::gateway::setup::{Order, Setup, USER};
+use crate::gateway::setup::{Order, Setup, USER, WAIT_TIMEOUT};
 
 #[tokio::test]
 async fn failed_event_is_retried_then_a_requeuable_dead_letter() {
@@ -18,9 +19,9 @@ async fn failed_event_is_retried_then_a_requeuable_dead_letter() {
         event.fails(EventHandlerError::retry("the bot is not well"));
     }
     setup.settled(1).await;
-    let dead = setup.store.dead(setup.queue(), None, None, 10).await.unwrap();
+    let dead = setup.store.dead(&setup.queue(), None, None, 10).await.unwrap();
     assert_eq!((dead[0].attempts, &*dead[0].reason), (5, "the bot is not well"));
-    assert!(setup.store.requeue(setup.queue(), None, dead[0].id).await.unwrap());
+    assert!(setup.store.requeue(&setup.queue(), None, dead[0].id).await.unwrap());
     setup.next().await.done();
     setup.settled(0).await;
     drop(line);
@@ -48,7 +49,7 @@ async fn a_dead_letter_can_be_put_back_as_soon_as_it_is_one() {
     // The mark is one call of the store and the burial is the next, which gets no answer.
     setup.until(async || setup.store.calls() >= before + 2).await;
     setup.settled(1).await;
-    assert!(setup.store.requeue(setup.queue(), None, id).await.unwrap());
+    assert!(setup.store.requeue(&setup.queue(), None, id).await.unwrap());
     setup.next().await.done();
 }
 
@@ -86,7 +87,7 @@ async fn dead_gateways_event_is_a_dead_letter_under_refuse() {
     setup.outlive();
     setup.settled(1).await;
     // An operator permits another attempt by requeueing the dead letter.
-    assert!(setup.store.requeue(setup.queue(), None, first.id).await.unwrap());
+    assert!(setup.store.requeue(&setup.queue(), None, first.id).await.unwrap());
     let second = setup.next().await;
     assert_eq!((second.id, second.attempt), (first.id, 2));
 }
@@ -100,7 +101,7 @@ async fn event_that_kills_every_gateway_becomes_a_dead_letter() {
     setup.outlive();
     let _line = setup.start();
     setup.settled(1).await;
-    assert!(setup.store.requeue(setup.queue(), None, second.id).await.unwrap());
+    assert!(setup.store.requeue(&setup.queue(), None, second.id).await.unwrap());
     setup.next().await.done();
     setup.settled(0).await;
 }
@@ -121,4 +122,54 @@ async fn event_handled_from_memory_is_not_rerun_under_refuse() {
     setup.configure(|config| config.poll_interval(Duration::from_millis(10)));
     let _another = setup.start();
     setup.settled(1).await;
+}
+
+#[tokio::test]
+async fn fault_08_one_event_tries_while_the_bot_takes_nothing() {
+    let mut setup = Setup::with(|config| config.max_attempts(1)).await;
+    let taps: Vec<_> = (0..5).map(|n| events::follow(&format!("Uf00d{n}"))).collect();
+    setup.idle().tap(&taps).await;
+    let line = setup.start();
+    let mut health = line.gateway.health();
+    for failure in [EventHandlerError::away("gone"), EventHandlerError::rejected("full")] {
+        let mut in_hand = Vec::new();
+        if *health.borrow() == TargetHealth::Up {
+            for _ in 0..5 {
+                in_hand.push(setup.next().await);
+            }
+        } else {
+            in_hand.push(setup.next_later().await);
+        }
+        in_hand.into_iter().for_each(|event| event.fails(failure.clone()));
+        let reason = failure.to_string();
+        let is_down = |health: &TargetHealth| *health == TargetHealth::Down(reason.clone().into());
+        tokio::time::timeout(WAIT_TIMEOUT, health.wait_for(is_down)).await.unwrap().unwrap();
+    }
+    // The first event that is handled ends it.
+    for _ in 0..5 {
+        setup.next_later().await.done();
+    }
+    setup.settled(0).await;
+    assert_eq!(*health.borrow(), TargetHealth::Up);
+}
+
+#[tokio::test]
+async fn fault_08_event_of_an_outage_outlasts_the_bot_that_is_away_too() {
+    let mut setup = Setup::with(|config| config.max_attempts(1)).await;
+    let line = setup.start();
+    setup.store.always(Some(Fault::LostQuestion));
+    line.tap(&[events::follow(USER)]).await;
+    for _ in 0..3 {
+        let event = setup.next().await;
+        assert_eq!(event.fence, None);
+        event.fails(EventHandlerError::away("gone"));
+    }
+    // With the store back, the queue gets the event.
+    let event = setup.next().await;
+    setup.store.always(None);
+    event.fails(EventHandlerError::away("gone"));
+    let event = setup.next_later().await;
+    assert!(event.fence.is_some());
+    event.done();
+    setup.settled(0).await;
 }

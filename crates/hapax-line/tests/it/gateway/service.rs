@@ -45,7 +45,7 @@ where
 async fn a_body_that_does_not_come_is_given_up() {
     let body = json!({ "destination": "Uf00dbot", "events": [events::text(USER, "🥚")] });
     let body = Bytes::from(body.to_string());
-    let signature = secrets().sign(&body);
+    let signature = secrets("secret").sign(&body);
     assert_eq!(answer(Stuck(None), &signature).await, StatusCode::REQUEST_TIMEOUT);
     // The same for a body whose bytes all arrived, but not its end.
     assert_eq!(answer(Stuck(Some(body.clone())), &signature).await, StatusCode::REQUEST_TIMEOUT);
@@ -55,9 +55,9 @@ async fn a_body_that_does_not_come_is_given_up() {
 #[tokio::test]
 async fn a_body_that_is_too_long_is_refused() {
     let long = Bytes::from(vec![b' '; (1 << 20) + 1]);
-    let signature = secrets().sign(&long);
+    let signature = secrets("secret").sign(&long);
     assert_eq!(answer(Full::new(long.clone()), &signature).await, StatusCode::PAYLOAD_TOO_LARGE);
     // A body of the greatest permitted length, which is not a webhook.
-    let (most, last) = (long.slice(1..), &secrets().sign(&long[1..]));
+    let (most, last) = (long.slice(1..), &secrets("secret").sign(&long[1..]));
     assert_eq!(answer(Full::new(most), last).await, StatusCode::BAD_REQUEST);
 }

@@ -124,7 +124,7 @@ pub(crate) struct Setup {
     pub(crate) store: FaultyStore,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) config: GatewayConfig,
-    queue: QueueName,
+    pub(crate) secret: &'static str,
     in_hand: mpsc::UnboundedReceiver<InHand>,
     bot: mpsc::UnboundedSender<InHand>,
 }
@@ -132,6 +132,7 @@ pub(crate) struct Setup {
 /// A gateway in its own runtime, so that a test can kill it.
 pub(crate) struct Running {
     pub(crate) gateway: Gateway,
+    secret: &'static str,
     runtime: Option<Runtime>,
     work: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -145,7 +146,7 @@ impl Running {
     /// Sends a signed body.
     pub(crate) async fn receive(&self, body: impl Into<Bytes>) -> WebhookStatus {
         let (gateway, body, trace) = (self.gateway.clone(), body.into(), trace::current());
-        let signature = secrets().sign(&body);
+        let signature = secrets(self.secret).sign(&body);
         let received = async move { gateway.receive(Some(&signature), &body).await };
         let runtime = self.runtime.as_ref().expect("it runs");
         let received = runtime.spawn(trace::within(trace, received));
@@ -196,7 +197,7 @@ impl Setup {
             store: FaultyStore::new(Arc::new(MemoryStore::new(clock.clone()))),
             clock,
             config,
-            queue: QueueName::new("line").unwrap(),
+            secret: "secret",
             in_hand,
             bot,
         }
@@ -249,13 +250,13 @@ impl Setup {
         let client = LineClient::new(&self.api.base(), "token").unwrap().timeout(WAIT_TIMEOUT);
         let store: Arc<dyn Store> = Arc::new(self.store.clone());
         let bot = Arc::new(Bot(self.bot.clone()));
-        let gateway = Gateway::new(store, secrets(), client, bot, self.config.clone());
+        let gateway = Gateway::new(store, secrets(self.secret), client, bot, self.config.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .unwrap();
-        Running { gateway, runtime: Some(runtime), work: None }
+        Running { gateway, secret: self.secret, runtime: Some(runtime), work: None }
     }
 
     /// A gateway that has read its queue once, and reads it again only when something is stored:
@@ -310,15 +311,15 @@ impl Setup {
         self.pass(LEASE + Duration::from_secs(1));
     }
 
-    pub(crate) fn queue(&self) -> &QueueName {
-        &self.queue
+    pub(crate) fn queue(&self) -> QueueName {
+        QueueName::new("line").unwrap()
     }
 
     /// Waits until the queue contains nothing but this number of dead letters.
     pub(crate) async fn settled(&self, dead: u64) {
         self.until(async || {
             self.pass(Duration::from_millis(100));
-            let depth = self.store.depth(self.queue(), None).await;
+            let depth = self.store.depth(&self.queue(), None).await;
             depth.is_ok_and(|d| (d.waiting, d.in_flight, d.dead) == (0, 0, dead))
         })
         .await;
@@ -327,7 +328,7 @@ impl Setup {
     /// Waits until the queue has so many waiting and leased events.
     pub(crate) async fn queued(&self, waiting: u64, in_flight: u64) {
         self.until(async || {
-            let depth = self.store.depth(self.queue(), None).await.unwrap();
+            let depth = self.store.depth(&self.queue(), None).await.unwrap();
             (depth.waiting, depth.in_flight) == (waiting, in_flight)
         })
         .await;
@@ -349,8 +350,8 @@ impl Setup {
     }
 }
 
-pub(crate) fn secrets() -> ChannelSecrets {
-    ChannelSecrets::new("secret").unwrap()
+pub(crate) fn secrets(secret: &str) -> ChannelSecrets {
+    ChannelSecrets::new(secret).unwrap()
 }
 
 /// The id of an event.

@@ -36,7 +36,7 @@ async fn line_logs_metrics_and_errors_hold_no_personal_data() {
 
     // Dead letters, and every view of them.
     for (number, deed) in
-        [(4, Reaction::Answer(500)), (5, Reaction::Cut), (6, Reaction::Answer(302))]
+        [(4, Reaction::Answer(500)), (5, Reaction::Answer(404)), (6, Reaction::Answer(302))]
     {
         scene.bot.does(move |_| deed);
         gateway.send(&[text(&user(number))]).await;

@@ -105,6 +105,22 @@ async fn retried_while_another_is_at_work(scene: &Scene, gateway: &Gateway, numb
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn fault_08_bot_that_takes_nothing_is_waited_for() {
+    let scene = Scene::on(TestStore::sqlite()).await;
+    let gateway = scene.gateway().flags(&["--backoff", "20ms", "--max-attempts", "2"]).start();
+    scene.bot.does(|_| Reaction::Answer(503));
+    gateway.send(&[text(&user(1)), text(&user(2)), text(&user(3))]).await;
+    gateway.counts("hapax_line_handled_total", &["result=\"away\""], 10.0);
+    assert_eq!(gateway.dead(), Vec::<serde_json::Value>::new());
+    let (status, ready) = gateway.get("/readyz");
+    assert_eq!((status, ready.contains("bot")), (503, true), "{ready}");
+    scene.bot.does(|_| Reaction::Answer(200));
+    gateway.idle();
+    gateway.readiness_is(200);
+    assert_eq!(gateway.dead(), Vec::<serde_json::Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn line_unknown_outcomes_are_listed_for_the_operator() {
     let scene = Scene::on(TestStore::sqlite()).await;
     let gateway = scene.gateway().flags(&["--on-unknown", "refuse"]).start();
