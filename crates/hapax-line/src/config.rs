@@ -16,8 +16,10 @@ hapax_core::config! {
         rules: LockRules = LockRules::default(),
         /// The tenant that owns the locks and events.
         tenant: Tenant = Tenant::default(),
-        /// The queue that stores events until they are handled; `line` by default.
-        queue: QueueName = QueueName::new("line").expect("`line` is a valid name"),
+        /// The queue that stores events until they are handled; by default that of the channel
+        /// ([`ChannelSecrets::queue`](crate::ChannelSecrets::queue)), and while a secret is rotated that of
+        /// the old one is handled too.
+        queue: Option<QueueName> = None,
         /// How long an event stays with a gateway that does not renew its lease, such as one that died.
         lease: Duration = Duration::from_secs(30),
         /// How often an event is tried before it is a dead letter.

@@ -1,7 +1,7 @@
 //! LINE bots that are safe against double taps and redelivery.
 //!
 //! ```text
-//!   LINE ──► Gateway::receive ──► queue `line` ──► Gateway::run ──► LineEventHandler (your bot)
+//!   LINE ──► Gateway::receive ──► its queue ──► Gateway::run ──► LineEventHandler (your bot)
 //!            signature, store,      durable          lock per user,      EventContext: reply, push
 //!            200 within 2 s                          retry, dead letters
 //! ```

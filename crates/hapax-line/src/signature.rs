@@ -4,6 +4,7 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use hapax_core::queue::QueueName;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -46,6 +47,18 @@ impl ChannelSecrets {
             .map_err(|_| InvalidChannelSecrets)
     }
 
+    /// The queue of the channel's events, named by the (first) secret: gateways of two channels on one store
+    /// have two queues without a setting, and a restarted gateway finds its own before any webhook. The
+    /// name is a part of an HMAC and does not reveal the secret.
+    pub fn queue(&self) -> QueueName {
+        queue_of(&self.0[0])
+    }
+
+    /// The queue of each secret, the new one's first.
+    pub(crate) fn queues(&self) -> Vec<QueueName> {
+        self.0.iter().map(queue_of).collect()
+    }
+
     /// The signature of a body.
     pub fn sign(&self, body: &[u8]) -> String {
         let digest = self.0[0].clone().chain_update(body).finalize();
@@ -61,6 +74,12 @@ impl ChannelSecrets {
             secret.clone().chain_update(body).verify_slice(&signature).is_ok() | known
         })
     }
+}
+
+fn queue_of(secret: &Hmac<Sha256>) -> QueueName {
+    let digest = secret.clone().chain_update("the queue of the channel").finalize().into_bytes();
+    let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    QueueName::new(&format!("line:{digits}")).expect("letters and digits are a valid name")
 }
 
 /// Shows only the number of secrets.
@@ -137,6 +156,15 @@ mod tests {
         assert_eq!(both.sign(body), new.sign(body));
         assert!(both.verify(body, &new.sign(body)) && both.verify(body, &old.sign(body)));
         assert!(!both.verify(body, &third.sign(body)));
+    }
+
+    #[test]
+    fn secrets_have_a_queue_each() {
+        let queues = |text| ChannelSecrets::new(text).unwrap().queues();
+        assert_eq!(queues("new,old"), [queues("new"), queues("old")].concat());
+        assert_ne!(queues("new"), queues("old"));
+        let name = ChannelSecrets::new("new,old").unwrap().queue();
+        assert_eq!((name.as_str().len(), &queues("new")[0]), ("line:".len() + 16, &name));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub async fn open(
     let config = GatewayConfig::new()
         .rules(LockRules::unlocked())
         // Two bots may share a store, so the queue has a name of its own.
-        .queue(QueueName::new("bookkeeping-bot")?)
+        .queue(Some(QueueName::new("bookkeeping-bot")?))
         .lease(Duration::from_secs(args.lease))
         .store_timeout(Duration::from_millis(args.store_budget_ms));
     let gateway = Gateway::new(store.clone(), secrets, client, bot, config);

@@ -30,7 +30,7 @@ pub(crate) async fn open(
     let config = GatewayConfig::new()
         .rules(settings.rules)
         // Two bots may share a store, so the queue has a name of its own.
-        .queue(QueueName::new("weather-bot")?)
+        .queue(Some(QueueName::new("weather-bot")?))
         .store_timeout(settings.store_timeout);
     let gateway = Gateway::new(store.clone(), settings.secrets, settings.line, bot, config);
     Ok(BotServer { gateway, store, database, metrics })

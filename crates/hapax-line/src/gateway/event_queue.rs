@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hapax_core::queue::{Enqueued, ItemId, LeasedItem, QueueItem};
+use hapax_core::queue::{Enqueued, ItemId, LeasedItem, QueueItem, QueueName};
 use hapax_core::trace::{self, TRACEPARENT, Traceparent};
 use hapax_core::worker::QueueLeaser;
 use hapax_core::{StoreError, deadline_after, with_timeout};
@@ -79,12 +79,17 @@ impl GatewayShared {
         events: &[ReceivedEvent],
     ) -> Result<Vec<Enqueued>, StoreError> {
         let items: Vec<_> = events.iter().map(|event| event.to_item(&self.config)).collect();
-        let enqueue = self.store.enqueue(&self.config.queue, &items);
+        let enqueue = self.store.enqueue(&self.queues[0], &items);
         with_timeout(self.config.store_timeout, enqueue).await
     }
 
-    pub(super) fn leaser(&self) -> QueueLeaser {
-        let GatewayConfig { queue, lease, store_timeout, .. } = &self.config;
-        QueueLeaser::new(self.store.clone(), queue.clone(), *lease).store_timeout(*store_timeout)
+    /// A leaser of each queue, the oldest first: nothing is added to that one, so it runs empty.
+    pub(super) fn leasers(&self) -> Vec<QueueLeaser> {
+        let GatewayConfig { lease, store_timeout, .. } = &self.config;
+        let leaser = |queue: &QueueName| {
+            QueueLeaser::new(self.store.clone(), queue.clone(), *lease)
+                .store_timeout(*store_timeout)
+        };
+        self.queues.iter().rev().map(leaser).collect()
     }
 }

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax_core::queue::QueueName;
 use hapax_core::worker::{CircuitBreaker, TargetHealth};
 use hapax_core::{Store, metric_names};
 use metrics::{counter, gauge, histogram};
@@ -65,6 +66,8 @@ pub struct Gateway {
 pub(crate) struct GatewayShared {
     pub(crate) config: GatewayConfig,
     pub(crate) store: Arc<dyn Store>,
+    /// The queue that gets new events; after it that of a secret that is being replaced.
+    queues: Vec<QueueName>,
     pub(crate) local: LocalState,
     /// Tells whether the bot takes events.
     breaker: CircuitBreaker,
@@ -116,6 +119,7 @@ impl Gateway {
             ),
             slots: HandlingSlots(Arc::new(Semaphore::new(config.max_in_flight))),
             stored: Notify::new(),
+            queues: config.queue.clone().map_or_else(|| secrets.queues(), |queue| vec![queue]),
             store,
             config,
         });
@@ -136,6 +140,11 @@ impl Gateway {
             shared: shared.clone(),
         };
         Self { intake: Arc::new(intake), worker: Arc::new(worker), unprotected, shared }
+    }
+
+    /// The queue that stores this channel's events until they are handled.
+    pub fn queue(&self) -> &QueueName {
+        &self.shared.queues[0]
     }
 
     /// Whether the bot takes events. While it is down events are stored and wait; no attempt is used up,

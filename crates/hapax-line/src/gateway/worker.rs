@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hapax_core::lock::OnStoreError;
 use hapax_core::queue::{ItemOutcome, LeasedItem};
-use hapax_core::worker::{LeasedBatch, OutcomeSender, OutcomeWriter, TargetHealth};
+use hapax_core::worker::{LeasedBatch, OutcomeSender, OutcomeWriter, QueueLeaser, TargetHealth};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -43,9 +43,10 @@ type Outcomes = OutcomeSender<Option<HandlingSlot>>;
 
 impl EventWorker {
     pub(super) async fn run(self: &Arc<Self>, mut stop: Pin<&mut impl Future<Output = ()>>) {
-        let mut leaser = self.shared.leaser();
-        // Registered before the first lease, so that no event between the two is missed.
-        let mut arrivals = leaser.arrivals();
+        let mut leasers = self.shared.leasers();
+        // Registered before the first lease, so that no event between the two is missed. Only the last
+        // queue gets new events.
+        let Some(mut arrivals) = leasers.last().map(QueueLeaser::arrivals) else { return };
         let mut health = self.shared.breaker.health();
         loop {
             let free = tokio::select! {
@@ -66,21 +67,14 @@ impl EventWorker {
             // While the bot is down one event tries after each pause, without waiting for the one before
             // it: an event that hangs must not keep the others from finding out that the bot is back.
             let max_events = if is_bot_down { 1 } else { free.min(MAX_BATCH) };
-            let asked_at = Instant::now();
-            match leaser.lease(max_events).await {
-                Ok(batch) => {
-                    let is_full = batch.is_full();
-                    if batch.rows.is_empty() {
-                        self.shared.breaker.found_nothing(self.shared.config.store_timeout);
-                    }
-                    self.start_batch(batch);
-                    if is_full {
-                        continue;
-                    }
-                }
-                Err(_) => self.handle_stored_from_memory(asked_at.elapsed()),
+            let leased = self.lease_from(&mut leasers, max_events).await;
+            if leased == max_events {
+                continue;
             }
-            let is_store_down = leaser.is_unanswered();
+            let is_store_down = leasers.iter().any(QueueLeaser::is_unanswered);
+            if leased == 0 && !is_store_down {
+                self.shared.breaker.found_nothing(self.shared.config.store_timeout);
+            }
             tokio::select! {
                 biased;
                 () = &mut stop => return,
@@ -89,6 +83,30 @@ impl EventWorker {
                 () = sleep(self.shared.config.poll_interval), if is_store_down => {}
             }
         }
+    }
+
+    /// Leases up to so many events from one queue after the other and starts them; how many there were.
+    async fn lease_from(
+        self: &Arc<Self>,
+        leasers: &mut [QueueLeaser],
+        max_events: usize,
+    ) -> usize {
+        let mut leased = 0;
+        for leaser in leasers {
+            let asked_at = Instant::now();
+            if leased >= max_events {
+                break;
+            }
+            match leaser.lease(max_events - leased).await {
+                Ok(batch) => {
+                    // A lease that is asked for again may bring more events.
+                    leased = (leased + batch.rows.len()).min(max_events);
+                    self.start_batch(batch);
+                }
+                Err(_) => self.handle_stored_from_memory(asked_at.elapsed()),
+            }
+        }
+        leased
     }
 
     /// Handles the events that this process has just stored, when the store goes down before they could

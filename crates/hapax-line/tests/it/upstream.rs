@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::{QueueDepth, QueueName};
+use hapax_core::queue::QueueDepth;
 use hapax_core::trace::{self, Traceparent};
 use hapax_core::{Queue, Store};
 use hapax_line::simulator::events;
@@ -289,7 +289,7 @@ impl TriedBot {
     }
 
     async fn depth(&self) -> QueueDepth {
-        self.store.depth(&queue(&self.gateway), None).await.unwrap()
+        self.store.depth(self.gateway.queue(), None).await.unwrap()
     }
 
     /// Waits for so many failed tries, more than the attempts of all events; no event may be dead.
@@ -318,10 +318,6 @@ impl TriedBot {
         assert_eq!(self.depth().await.dead, 0);
         self.worker.abort();
     }
-}
-
-fn queue(_gateway: &Gateway) -> QueueName {
-    QueueName::new("line").unwrap()
 }
 
 #[tokio::test]

@@ -49,7 +49,7 @@ Examples:
 
 #[derive(clap::Args)]
 pub(crate) struct QueueArgs {
-    /// The queue: `outbox`, `ingest`, `line`
+    /// The queue: `outbox`, `ingest`, or a LINE channel's (`line` on its own gateway)
     queue: String,
 }
 

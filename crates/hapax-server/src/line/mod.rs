@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Subcommand;
+use hapax::queue::QueueName;
 use hapax::worker::TargetHealth;
 use hapax_line::Gateway;
 
@@ -30,6 +31,9 @@ use crate::daemon::{
 };
 use crate::settings::{CommandSettings, LineSettings, ListenAddress, SettingFlags, SettingSources};
 use config::LineChannel;
+
+/// The gateway's own queue in the paths of its listeners: `/v1/queues/line`.
+const QUEUE_ALIAS: &str = "line";
 
 /// The arguments of `hapax line`.
 #[derive(clap::Args)]
@@ -69,13 +73,14 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
         TargetHealth::Down(reason) => Some(reason.clone().into_owned()),
     });
     let api = LocalApi::new(&daemon)?;
-    let admin = daemon.serve_admin(settings.admin.as_ref(), api.queues()).await?;
+    let queues = api.queues_with_alias(QUEUE_ALIAS, gateway.queue());
+    let admin = daemon.serve_admin(settings.admin.as_ref(), queues.clone()).await?;
     let webhooks = webhook::routes(gateway.clone(), settings.body_timeout);
     let mut router = with_common_layers(webhooks.merge(health_routes(daemon.readiness.clone())));
     if settings.listen.is_loopback() {
-        router = router.merge(api.queues()).route("/metrics", api.route());
+        router = router.merge(queues).route("/metrics", api.route());
     }
-    print(&settings, &sources, daemon.address()?, admin);
+    print(&settings, &sources, daemon.address()?, admin, gateway.queue());
 
     let readiness = daemon.readiness.clone();
     let worker = tokio::spawn(async move { gateway.run(readiness.stopping()).await });
@@ -94,6 +99,7 @@ fn print(
     sources: &SettingSources<LineSettings>,
     listen: SocketAddr,
     admin: Option<SocketAddr>,
+    queue: &QueueName,
 ) {
     let from = |flag: &str| sources.origin(flag).unwrap_or_default();
     let upstream = settings.upstream.as_ref().map(|url| url.shown()).unwrap_or_default();
@@ -102,6 +108,7 @@ fn print(
         ("upstream", upstream),
         ("LINE", settings.api_base.shown()),
         ("store", format!("{} (from {})", settings.store.shown(), from("store"))),
+        ("queue", queue.as_str().to_owned()),
         ("rules", rules(settings, &from)),
         ("serves", served(settings).to_owned()),
         admin_line(admin, served_on_admin(settings)),

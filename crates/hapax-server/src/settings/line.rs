@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use hapax::OnUnknown;
 use hapax::lock::OnStoreError;
+use hapax::queue::QueueName;
 use hapax_line::{ChannelSecrets, MAX_TEXT};
 
 use super::declare::{Declaration, settings};
@@ -28,8 +29,9 @@ Examples:
       without an account: `hapax line simulate` beside it is LINE
 
 Give LINE the URL https://…/line/webhook, with whatever has your TLS in front; let no other path
-through. Events that failed --max-attempts times are dead letters of the queue `line`:
-  hapax queue dead line --store redis://127.0.0.1:6379";
+through. Events that failed --max-attempts times are dead letters of the channel's queue, which the
+gateway calls `line` and names at its start:
+  hapax queue dead line --server http://127.0.0.1:8789";
 
 settings! {
     /// The settings of the LINE gateway, read and checked.
@@ -49,6 +51,8 @@ settings! {
         .env("LINE_CHANNEL_ACCESS_TOKEN");
     api_base: SecretUrl = Declaration::new("URL", hapax_line::LINE_API_BASE,
         "The base URL of LINE's Messaging API").env("LINE_API_BASE");
+    queue: Option<QueueName> = Declaration::new("NAME", "",
+        "The queue of the events; without it that of the channel, which follows from its secret");
     lock: LenientBool = Declaration::new("BOOL", "true", "Whether events are locked at all")
         .seed("PROCESSING_LOCK_ENABLED", "");
     lock_ttl: Duration = LOCK_TTL

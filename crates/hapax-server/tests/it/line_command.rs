@@ -346,7 +346,8 @@ async fn line_shutdown_finishes_events_in_hand() {
     assert!(gateway.process.is_running(), "it waits for the bot");
     bot.let_go(1);
     gateway.process.ended();
-    let show = ["queue", "show", "line", "--store", &store.url(), "--json"];
+    let queue = secrets().queue();
+    let show = ["queue", "show", queue.as_str(), "--store", &store.url(), "--json"];
     let queue = run(hapax().args(show)).json();
     assert_eq!((&queue["depth"], &queue["in_flight"]), (&json!(0), &json!(0)), "{queue}");
     assert_eq!(bot.calls().len(), 1);

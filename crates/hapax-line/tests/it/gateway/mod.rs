@@ -1,6 +1,7 @@
 //! The gateway in one process, on a store that fails as planned.
 
 mod answers;
+mod channels;
 mod failures;
 mod intake;
 mod locks;

@@ -312,7 +312,7 @@ impl Setup {
     }
 
     pub(crate) fn queue(&self) -> QueueName {
-        QueueName::new("line").unwrap()
+        secrets(self.secret).queue()
     }
 
     /// Waits until the queue contains nothing but this number of dead letters.

@@ -48,6 +48,7 @@ impl LineChannel {
 pub(super) fn gateway_config(settings: &LineSettings) -> anyhow::Result<hapax_line::GatewayConfig> {
     Ok(hapax_line::GatewayConfig::new()
         .rules(rules(settings)?)
+        .queue(settings.queue.clone())
         .lease(settings.lease)
         .max_attempts(u32::try_from(settings.max_attempts).unwrap_or(u32::MAX))
         .backoff(Backoff::new(settings.backoff, settings.backoff_max))
