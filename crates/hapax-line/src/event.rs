@@ -153,6 +153,62 @@ impl LineEvent {
         self.text_at("/message/text").filter(|_| self.kind() == EventKind::TEXT)
     }
 
+    /// Whether a text message mentions this bot (`@bot`). A mention of everybody in the chat does not.
+    pub fn mentions_bot(&self) -> bool {
+        self.mentions_of_bot().next().is_some()
+    }
+
+    /// The text of a text message that is for the bot: in a one-to-one chat any text; in a group or room
+    /// one that mentions the bot, or begins with one of these words. Mentions of the bot, and the word, are
+    /// left out.
+    ///
+    /// ```
+    /// # let raw = r#"{"type":"message","source":{"type":"group"},"message":{"type":"text","text":"/weather Taipei"}}"#;
+    /// # let event = hapax_line::LineEvent::parse(&"U0".into(), raw).unwrap();
+    /// assert_eq!(event.addressed_text(&["/weather"]).as_deref(), Some("Taipei"));
+    /// assert_eq!(event.addressed_text(&["/book"]), None);
+    /// ```
+    pub fn addressed_text(&self, words: &[&str]) -> Option<String> {
+        let text = self.text()?;
+        if self.is_one_to_one() {
+            return Some(text.to_owned());
+        }
+        if self.mentions_bot() {
+            return Some(self.without_mentions_of_bot(text));
+        }
+        let text = text.trim_start();
+        words.iter().find_map(|word| {
+            let rest = text.strip_prefix(word)?;
+            let is_whole_word = rest.is_empty() || rest.starts_with(char::is_whitespace);
+            is_whole_word.then(|| rest.trim().to_owned())
+        })
+    }
+
+    fn mentions_of_bot(&self) -> impl Iterator<Item = &Value> {
+        let mentioned = self.json.pointer("/message/mention/mentionees").and_then(Value::as_array);
+        mentioned.into_iter().flatten().filter(|mention| {
+            let is_destination = mention["userId"].as_str() == Some(&*self.destination);
+            is_destination || mention["isSelf"] == Value::Bool(true)
+        })
+    }
+
+    /// LINE counts the positions of mentions in UTF-16 units.
+    fn without_mentions_of_bot(&self, text: &str) -> String {
+        let units: Vec<u16> = text.encode_utf16().collect();
+        let mut is_mention = vec![false; units.len()];
+        for mention in self.mentions_of_bot() {
+            let number = |name: &str| mention[name].as_u64().and_then(|n| usize::try_from(n).ok());
+            let (Some(index), Some(length)) = (number("index"), number("length")) else { continue };
+            // A range outside of the text is ignored.
+            if let Some(range) = is_mention.get_mut(index..index.saturating_add(length)) {
+                range.fill(true);
+            }
+        }
+        let rest = units.into_iter().zip(is_mention).filter(|(_, is_mention)| !is_mention);
+        let rest: Vec<u16> = rest.map(|(unit, _)| unit).collect();
+        String::from_utf16_lossy(&rest).trim().to_owned()
+    }
+
     /// Latitude and longitude of a location message.
     pub fn location(&self) -> Option<(f64, f64)> {
         let number = |name| self.json.pointer(name).and_then(Value::as_f64);

@@ -48,6 +48,8 @@ pub(crate) mod typed {
     pub(crate) const HELP: &[&str] = &["說明", "幫助", "help"];
     pub(crate) const SET_HOME: &str = "設定住家";
     pub(crate) const SET_OFFICE: &str = "設定公司";
+    /// Words that address the bot in a group, where it answers nothing else but mentions.
+    pub(crate) const BOT: &[&str] = &["天氣", "/weather"];
 }
 
 const fn name(spot: Spot) -> &'static str {

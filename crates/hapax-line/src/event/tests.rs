@@ -235,3 +235,29 @@ fn event_debug_output_hides_personal_data() {
         "WebhookBody { events: [LineEvent(text, …)], malformed: 0 }"
     );
 }
+
+#[test]
+fn fault_23_mention_is_cut_out_by_utf16_positions() {
+    let event = |text: &str, mention: &str| {
+        let raw = format!(
+            r#"{{"type":"message","source":{{"type":"group","groupId":"C1"}},"message":{{"type":"text","text":"{text}","mention":{{"mentionees":[{mention}]}}}}}}"#
+        );
+        LineEvent::parse(&"U0".into(), &raw).unwrap()
+    };
+    let addressed = |text: &str, mention: &str| event(text, mention).addressed_text(&["天氣"]);
+    // The emoji before the mention is one character and two UTF-16 units.
+    let own = r#"{"index":3,"length":4,"type":"user","userId":"U0"}"#;
+    assert_eq!(addressed("🥚 @bot 台北", own).as_deref(), Some("🥚  台北"));
+    let is_self = r#"{"index":0,"length":4,"type":"user","isSelf":true}"#;
+    assert_eq!(addressed("@bot", is_self).as_deref(), Some(""));
+    for (index, length) in [("0", "99"), ("18446744073709551615", "1"), ("-1", "2"), ("null", "1")] {
+        let outside = format!(r#"{{"index":{index},"length":{length},"userId":"U0"}}"#);
+        assert_eq!(addressed("@bot 台北", &outside).as_deref(), Some("@bot 台北"));
+    }
+    let other = r#"{"index":0,"length":4,"type":"user","userId":"U1","isSelf":false}"#;
+    let all = r#"{"index":0,"length":4,"type":"all"}"#;
+    assert_eq!(addressed("@bot 台北", other), None);
+    assert_eq!(addressed("@All 台北", all), None);
+    assert_eq!(addressed("天氣 台北", other).as_deref(), Some("台北"));
+    assert_eq!(addressed("天氣預報", other), None);
+}

@@ -16,7 +16,9 @@ use tracing::Instrument;
 use super::admission::{Admission, AdmissionDecision, Permit, attempt_number};
 use super::{GatewayShared, ReceivedEvent, SharedTimeout, count_handled};
 use crate::handler::FailureKind;
-use crate::{EventContext, EventHandlerError, LineClient, LineEventHandler, LineMessage};
+use crate::{
+    EventContext, EventHandlerError, EventKind, LineClient, LineEventHandler, LineMessage,
+};
 
 /// Executes events.
 pub(super) struct Execution {
@@ -169,10 +171,16 @@ impl Execution {
         store_timeout: Arc<SharedTimeout>,
     ) -> ItemOutcome {
         count_handled(event.kind(), "busy");
-        let context = self.context(event, running.attempt(), store_timeout);
-        let text = [LineMessage::text(self.shared.config.rules.busy_text())];
-        if let Err(error) = context.reply(&text).await {
-            tracing::debug!("the user was not told to wait: {error}");
+        // In a group most lines are not for the bot, and a busy text would answer them.
+        let is_for_bot = event.event.is_one_to_one()
+            || event.event.mentions_bot()
+            || event.kind() == EventKind::POSTBACK;
+        if is_for_bot {
+            let context = self.context(event, running.attempt(), store_timeout);
+            let text = [LineMessage::text(self.shared.config.rules.busy_text())];
+            if let Err(error) = context.reply(&text).await {
+                tracing::debug!("the user was not told to wait: {error}");
+            }
         }
         // Only after the reply: a process that died in between would leave the event unanswered.
         self.mark_handled(event, Some(running)).await;

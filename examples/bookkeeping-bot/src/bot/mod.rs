@@ -76,13 +76,13 @@ impl BookkeepingBot {
         event: &LineEvent,
         context: &EventContext,
     ) -> Result<(), EventHandlerError> {
-        let Some(text) = event.text() else { return Ok(()) };
+        let Some(text) = event.addressed_text(texts::BOT) else { return Ok(()) };
         let Some(user) = event.user_id() else {
             return say(context, &[texts::NOBODY.into()]).await;
         };
         let sent_at = event.json()["timestamp"].as_u64();
         let id = context.id().to_string();
-        let answer = self.answer(&id, user, text, sent_at).await;
+        let answer = self.answer(&id, user, &text, sent_at).await;
         // A retry is safe: the ledger knows which steps are done.
         let answer = answer.map_err(|error| EventHandlerError::retry(error.to_string()))?;
         die_at("concluded");

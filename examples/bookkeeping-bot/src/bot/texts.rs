@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use crate::entry::{BookkeepingEntry, InvalidEntry};
 use crate::last::LastEntry;
 
+/// Words that address the bot in a group, where it answers nothing else but mentions.
+pub(super) const BOT: &[&str] = &["記帳", "/book"];
+
 pub(super) const NOBODY: &str = "無法得知您是誰，請在與我的一對一聊天中記帳";
 pub(super) const NOT_EDITABLE: &str = "已記入帳本，但暫時無法修改這筆交易";
 

@@ -43,10 +43,12 @@ impl WeatherRequest {
     /// `None` if the event asks for nothing.
     pub(super) fn of(event: &LineEvent) -> Option<Self> {
         match event.kind() {
-            EventKind::TEXT => Some(typed(event.text()?)),
-            EventKind::LOCATION => Some(here(event).map_or(Self::ImpossiblePlace, Self::Here)),
+            EventKind::TEXT => Some(typed(&event.addressed_text(typed::BOT)?)),
+            // Only in one-to-one chats: members of a group send locations and pictures to each other.
+            EventKind::LOCATION if event.is_one_to_one() => {
+                Some(here(event).map_or(Self::ImpossiblePlace, Self::Here))
+            }
             EventKind::POSTBACK => Some(tapped(event).unwrap_or(Self::UnknownButton)),
-            // Only in one-to-one chats: members of a group send pictures to each other.
             kind if is_chatter(kind) && event.is_one_to_one() => Some(Self::Help),
             _ => None,
         }
@@ -188,6 +190,23 @@ mod tests {
         assert_eq!(request(&event), Some(WeatherRequest::ImpossiblePlace));
         event["message"]["latitude"] = json!("north");
         assert_eq!(request(&event), Some(WeatherRequest::ImpossiblePlace));
+    }
+
+    #[test]
+    fn fault_23_group_chat_asks_only_when_it_addresses_the_bot() {
+        let in_group = |event| events::in_group(event, "Cf00d1");
+        let text = |text| in_group(events::text(USER, text));
+        let taipei = Some(WeatherRequest::Named("台北".into()));
+        assert_eq!(request(&text("台北")), None);
+        assert_eq!(request(&text("天氣台北")), None);
+        assert_eq!(request(&text("天氣 台北")), taipei);
+        assert_eq!(request(&text("/weather 台北")), taipei);
+        assert_eq!(request(&text("天氣")), Some(WeatherRequest::Help));
+        assert_eq!(request(&events::mentioning(text("台北"), "bot", "Uf00db07", true)), taipei);
+        assert_eq!(request(&events::mentioning(text("台北"), "other", "Uf00d2", false)), None);
+        assert_eq!(request(&in_group(events::location(USER, "老家", 25.05, 121.53))), None);
+        let tap = in_group(events::postback(USER, "action=settings"));
+        assert_eq!(request(&tap), Some(WeatherRequest::Settings));
     }
 
     #[test]

@@ -93,10 +93,24 @@ async fn every_message_and_postback_gets_its_answer_on_postgres() {
 async fn whoever_has_no_name_gets_the_weather_and_nothing_is_kept() {
     let world = World::start().await;
     let nameless = |event| events::without_user(event);
-    assert_eq!(world.ask(nameless(events::text(USER, "台北🥚"))).await, TAIPEI);
+    assert_eq!(world.ask(nameless(events::text(USER, "天氣 台北🥚"))).await, TAIPEI);
     let tap = nameless(events::postback(USER, "action=weather&type=home"));
     assert!(world.ask(tap).await.starts_with("🙏 這裡無法辨識您的帳號"));
     assert!(!world.has_shown_loading(), "a group is shown no animation");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_23_group_chat_is_answered_only_when_addressed() {
+    let world = World::start().await;
+    let in_group = |text| events::in_group(events::text(USER, text), "Cf00d1");
+    world.send(&[in_group("台北🥚")]).await;
+    world.handled("text").await;
+    assert!(world.line.accepted_calls().is_empty());
+    assert_eq!((world.weather.searches(), world.weather.lookups()), (0, 0));
+    let mentioned = events::mentioning(in_group("台北🥚"), "bot", "Uf00db07", true);
+    assert_eq!(world.ask(mentioned).await, TAIPEI);
+    assert_eq!(world.ask(in_group("天氣 台北🥚")).await, TAIPEI);
     world.end().await;
 }
 

@@ -143,6 +143,23 @@ async fn standby_event_gets_no_busy_text() {
 }
 
 #[tokio::test]
+async fn fault_23_busy_text_is_sent_to_a_group_only_for_what_addresses_the_bot() {
+    let mut setup = Setup::new().await;
+    let in_group = |event| events::in_group(event, "Cf00d1");
+    let (line, first) = setup.start_with(in_group(events::text(USER, "🥚"))).await;
+    line.tap(&[in_group(events::text(USER, "🥚 chatter"))]).await;
+    setup.queued(0, 1).await;
+    let mentioned = events::mentioning(in_group(events::text(USER, "🥚")), "bot", "Ub07", true);
+    line.tap(&[mentioned]).await;
+    assert_eq!(setup.accepted().await.texts(), [BUSY_TEXT]);
+    line.tap(&[in_group(events::postback(USER, "action=settings"))]).await;
+    assert_eq!(setup.accepted().await.texts(), [BUSY_TEXT]);
+    first.done();
+    setup.settled(0).await;
+    setup.assert_accepted(2);
+}
+
+#[tokio::test]
 async fn retried_event_admitted_without_store_waits_for_the_lock() {
     let mut setup = Setup::new().await;
     let line = setup.start();

@@ -205,7 +205,7 @@ async fn works_again(world: &World) {
 async fn what_is_no_message_of_somebody_books_nothing() {
     let world = World::started(None).await;
     let standby = events::standby(events::text(USER, "午餐🥚 100"));
-    let nobody = events::without_user(events::text(USER, "午餐🥚 100"));
+    let nobody = events::without_user(events::text(USER, "記帳 午餐🥚 100"));
     let follow = events::follow(USER);
     let mut all = events::every_kind(USER);
     all.extend([standby.clone(), nobody.clone(), follow.clone()]);

@@ -108,6 +108,29 @@ async fn a_good_answer_is_booked_edited_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_23_group_chat_reaches_the_model_only_when_addressed() {
+    let model = Model::start().await;
+    let mut world = asking(&model).await;
+    world.start();
+    model.says(booking("牛肉麵🥚", 180));
+    let in_group = |text| events::in_group(events::text(USER, text), "Cf00d1");
+    let chat = [
+        in_group("剛剛吃了牛肉麵一百八🥚"),
+        events::mentioning(in_group("你吃了什麼🥚"), "friend", "Uf00d2", false),
+    ];
+    assert_eq!(world.deliver(&chat).await, Some(200));
+    world.drained().await;
+    assert_eq!((model.asked(), world.api.accepted_calls().len()), (0, 0));
+    let mentioned = events::mentioning(in_group("牛肉麵一百八🥚"), "bot", "Uf00db07", true);
+    for event in [mentioned, in_group("記帳 牛肉麵一百八🥚")] {
+        assert_eq!(world.deliver(std::slice::from_ref(&event)).await, Some(200));
+        assert!(world.heard(&event).await.texts()[0].contains("牛肉麵🥚 180 TWD"));
+    }
+    assert_eq!(model.asked(), 2);
+    world.in_order();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn model_failures_fall_back_to_rules_or_a_polite_text() {
     let model = Model::start().await;
     let mut world = asking(&model).await;
