@@ -128,6 +128,15 @@ impl LineEvent {
         group.or_else(|| self.user_id())
     }
 
+    /// The chat that the event comes from, as one text: its group, its room, or else its user.
+    pub(crate) fn source(&self) -> Option<String> {
+        let of = |kind: &str| {
+            let id = self.text_at(&format!("/source/{kind}Id")).filter(|id| !id.is_empty())?;
+            Some(format!("{kind}:{id}"))
+        };
+        of("group").or_else(|| of("room")).or_else(|| of("user"))
+    }
+
     /// Whether the chat is between the bot and one user.
     pub fn is_one_to_one(&self) -> bool {
         self.text_at("/source/type") == Some("user")

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::local_state::LocalProgress;
 use super::{GatewayShared, ReceivedEvent, SharedTimeout, count_event};
-use crate::LockRule;
+use crate::{GatewayConfig, LockRule};
 
 /// Events are commands of this operation, so that operators see those with an unknown outcome.
 const OPERATION: &str = "line";
@@ -20,7 +20,7 @@ const OPERATION: &str = "line";
 const IN_HAND_RETRY: Duration = Duration::from_secs(1);
 /// How long a retried event waits for its user's lock before it goes back to the queue: longer than the
 /// TTL of a lock that is not renewed.
-const LOCK_WAIT: Duration = Duration::from_secs(10);
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// The reason of a dead letter with an unknown outcome.
 const OUTCOME_UNKNOWN: &str = "it is not known whether the event was handled";
 /// The reason of a dead letter that may be what ends the process each time.
@@ -68,6 +68,14 @@ impl Permit {
         let lock = self.guard.as_ref().and_then(LockGuard::fence);
         lock.or_else(|| self.running.as_ref().map(RunningCommand::fence))
     }
+}
+
+/// The answer to a request for the lock of a source.
+pub(super) enum SourceLock {
+    /// The events may be handled; without a guard where the store is down.
+    Entered(Option<LockGuard>),
+    /// Another process handles events of the source.
+    Busy,
 }
 
 /// The lock that an event needs.
@@ -194,6 +202,38 @@ impl Admission {
                 tracing::warn!(event_type = %event.kind(), "no lock: handled without it");
                 execute(running, None)
             }
+        }
+    }
+
+    /// Takes the lock of a source, so that a retried event, or one of a gateway that was believed dead, runs
+    /// beside no other of its source. Waits where another holds it.
+    pub(super) async fn lock_source(
+        &self,
+        source: &str,
+        events: usize,
+        store_timeout: &SharedTimeout,
+    ) -> SourceLock {
+        let GatewayConfig { lease, handler_timeout, on_store_error, .. } = &self.shared.config;
+        let events = u32::try_from(events).unwrap_or(u32::MAX);
+        let hold = LockConfig::default()
+            .ttl(*lease)
+            .wait(Duration::ZERO)
+            .renew_for(Some(handler_timeout.saturating_mul(events)))
+            .on_store_error(*on_store_error);
+        let name = format!("{}:{source}", self.shared.queues[0].as_str());
+        let locks = self.locks.clone().source("order");
+        let first = store_timeout.run(locks.acquire(&name, &hold)).await;
+        let answer = match first {
+            Some(Err(LockError::Held { .. })) => {
+                Some(locks.acquire(&name, &hold.wait(LOCK_WAIT)).await)
+            }
+            answer => answer,
+        };
+        match answer {
+            Some(Ok(guard)) => SourceLock::Entered(Some(guard)),
+            Some(Err(LockError::Held { .. })) => SourceLock::Busy,
+            _ if *on_store_error == OnStoreError::Closed => SourceLock::Busy,
+            _ => SourceLock::Entered(None),
         }
     }
 

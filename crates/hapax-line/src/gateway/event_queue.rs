@@ -5,14 +5,16 @@ use std::sync::Arc;
 use hapax_core::queue::{Enqueued, ItemId, LeasedItem, QueueItem, QueueName};
 use hapax_core::trace::{self, TRACEPARENT, Traceparent};
 use hapax_core::worker::QueueLeaser;
-use hapax_core::{StoreError, deadline_after, with_timeout};
+use hapax_core::{Fingerprint, StoreError, deadline_after, with_timeout};
 use tokio::time::Instant;
 
 use super::GatewayShared;
-use crate::{EventKind, GatewayConfig, LineEvent, WebhookBody};
+use crate::{EventKind, GatewayConfig, LineEvent, LockRule, WebhookBody};
 
 /// The queue header that carries the correlation id.
 const CORRELATION: &str = "correlation";
+/// How many hexadecimal digits of a digest name a source.
+const SOURCE_KEY_LENGTH: usize = 32;
 
 /// An event on its way from the webhook to the handler.
 #[derive(Clone)]
@@ -55,10 +57,27 @@ impl ReceivedEvent {
     }
 
     fn to_item(&self, config: &GatewayConfig) -> QueueItem {
-        QueueItem::new(&config.tenant, self.kind().as_str(), self.event.webhook())
+        let item = QueueItem::new(&config.tenant, self.kind().as_str(), self.event.webhook())
             .id(self.id)
             .content_type("application/json")
-            .header(CORRELATION, &self.correlation)
+            .header(CORRELATION, &self.correlation);
+        // Rows of one key are leased in order, by one gateway at a time.
+        match self.source_key(config) {
+            Some(key) => item.key(&key),
+            None => item,
+        }
+    }
+
+    /// The source whose unlocked events are handled in order; `None` for an event that takes its user's
+    /// lock, or has no source. A digest, because operators see the keys of dead letters.
+    pub(super) fn source_key(&self, config: &GatewayConfig) -> Option<String> {
+        let is_locked = config.rules.rule_for(&self.event) != LockRule::None;
+        if is_locked && self.event.user_id().is_some() {
+            return None;
+        }
+        let source = self.event.source()?;
+        let digest = Fingerprint::of(&[self.event.destination().as_bytes(), source.as_bytes()]);
+        Some(digest.as_str()[..SOURCE_KEY_LENGTH].to_owned())
     }
 
     pub(super) fn kind(&self) -> EventKind {

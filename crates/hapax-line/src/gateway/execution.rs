@@ -241,7 +241,8 @@ impl Execution {
             after,
             counts: true,
             reason: error.reason.as_ref().into(),
-            keeps_place: true,
+            // Later events of its source pass.
+            keeps_place: false,
         }
     }
 
@@ -252,7 +253,7 @@ impl Execution {
     fn bury(&self, event: &ReceivedEvent, reason: &str) -> ItemOutcome {
         count_handled(event.kind(), "dead");
         tracing::error!(id = %event.id, reason, "an event is a dead letter");
-        // Events have no order among each other, so a dead letter blocks none.
+        // A dead letter blocks no later event of its source.
         ItemOutcome::Bury { reason: reason.into(), blocks: false }
     }
 }

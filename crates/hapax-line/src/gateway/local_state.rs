@@ -2,11 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hapax_core::deadline_after;
 use hapax_core::queue::ItemId;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::{Instant, timeout};
 
 use super::ReceivedEvent;
@@ -33,8 +36,11 @@ pub(crate) struct LocalState {
 
 #[derive(Default)]
 struct LocalEvents {
-    /// Stored by this process and not leased by it yet.
-    stored: HashMap<ItemId, (ReceivedEvent, Instant)>,
+    /// Stored by this process and not leased by it yet, with the order in which they were.
+    stored: HashMap<ItemId, UnleasedEvent>,
+    last_stored: u64,
+    /// The sources whose unlocked events this process is handling.
+    sources: HashMap<String, Arc<AsyncMutex<()>>>,
     /// Leased by this process and being handled.
     in_hand: HashSet<ItemId>,
     /// Leased by this process, and handled a moment ago.
@@ -43,6 +49,27 @@ struct LocalEvents {
     unprotected: HashMap<ItemId, LocalProgress>,
     /// A reply was tried, successfully or not.
     replied: HashMap<ItemId, Instant>,
+}
+
+struct UnleasedEvent {
+    event: ReceivedEvent,
+    number: u64,
+    until: Instant,
+}
+
+/// A place in the line of those that wait for a source, held until it is dropped.
+pub(super) struct SourceTurn {
+    waiting: Pin<Box<dyn Future<Output = OwnedMutexGuard<()>> + Send>>,
+    entered: Option<OwnedMutexGuard<()>>,
+}
+
+impl SourceTurn {
+    /// Waits until all that came earlier have left.
+    pub(super) async fn wait(&mut self) {
+        if self.entered.is_none() {
+            self.entered = Some(self.waiting.as_mut().await);
+        }
+    }
 }
 
 /// Marks a leased event as in hand until it is dropped, so that a webhook whose store call was too slow
@@ -72,7 +99,10 @@ impl LocalState {
     pub(super) fn note_stored(&self, event: ReceivedEvent) {
         let mut events = self.events();
         if events.stored.len() < MAX_ENTRIES && !events.was_leased(event.id) {
-            events.stored.insert(event.id, (event, deadline_after(Instant::now(), self.retention)));
+            events.last_stored += 1;
+            let until = deadline_after(Instant::now(), self.retention);
+            let number = events.last_stored;
+            events.stored.insert(event.id, UnleasedEvent { event, number, until });
         }
     }
 
@@ -81,17 +111,35 @@ impl LocalState {
         self.events().stored.remove(&id);
     }
 
-    /// Takes every event that was stored a moment ago and not leased since.
+    /// Takes every event that was stored a moment ago and not leased since, in order.
     pub(super) fn take_unleased(&self) -> Vec<ReceivedEvent> {
         let now = Instant::now();
         let stored = std::mem::take(&mut self.events().stored);
-        stored.into_values().filter(|(_, until)| *until > now).map(|(event, _)| event).collect()
+        let mut stored: Vec<_> = stored.into_values().filter(|event| event.until > now).collect();
+        stored.sort_by_key(|event| event.number);
+        stored.into_iter().map(|stored| stored.event).collect()
+    }
+
+    /// Takes a place in the line for a source, behind all that did before. Within this process it keeps
+    /// unlocked events of a source in order, one at a time, also while the store is down.
+    pub(super) fn enter_source(&self, source: &str) -> SourceTurn {
+        let lock = self.events().sources.entry(source.to_owned()).or_default().clone();
+        let mut waiting = Box::pin(lock.lock_owned());
+        // Polled once, because the lock is given in the order of the first polls.
+        let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let entered = match polled {
+            Poll::Ready(entered) => Some(entered),
+            Poll::Pending => None,
+        };
+        SourceTurn { waiting, entered }
     }
 
     pub(super) fn remove_expired(&self) {
         let mut events = self.events();
         let now = Instant::now();
-        events.stored.retain(|_, (_, until)| *until > now);
+        events.stored.retain(|_, stored| stored.until > now);
+        // Nobody has or waits for a lock that only the map knows.
+        events.sources.retain(|_, lock| Arc::strong_count(lock) > 1);
         events.ended.retain(|_, until| *until > now);
         events.replied.retain(|_, until| *until > now);
     }
@@ -211,6 +259,11 @@ impl SharedTimeout {
         let mut left = self.left();
         *left = left.saturating_sub(begun.elapsed());
         answer
+    }
+
+    /// The time that is left.
+    pub(super) fn time_left(&self) -> Duration {
+        *self.left()
     }
 
     fn left(&self) -> MutexGuard<'_, Duration> {

@@ -22,6 +22,7 @@ mod worker;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -72,8 +73,16 @@ pub(crate) struct GatewayShared {
     /// Tells whether the bot takes events.
     breaker: CircuitBreaker,
     slots: HandlingSlots,
+    /// Whether the gateway begins no further event.
+    stopping: AtomicBool,
     /// Wakes this process's worker without the store.
     stored: Notify,
+}
+
+impl GatewayShared {
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
 }
 
 /// The status of a webhook.
@@ -118,6 +127,7 @@ impl Gateway {
                 report_health,
             ),
             slots: HandlingSlots(Arc::new(Semaphore::new(config.max_in_flight))),
+            stopping: AtomicBool::new(false),
             stored: Notify::new(),
             queues: config.queue.clone().map_or_else(|| secrets.queues(), |queue| vec![queue]),
             store,
@@ -177,7 +187,8 @@ impl Gateway {
             () = self.worker.run(stop) => {}
             () = self.unprotected.report_handled_forever() => {}
         }
-        let GatewayShared { config, slots, .. } = &*self.shared;
+        let GatewayShared { config, slots, stopping, .. } = &*self.shared;
+        stopping.store(true, Ordering::Relaxed);
         let finished = slots.all_free(config.max_in_flight);
         if timeout(config.shutdown_timeout, finished).await.is_err() {
             tracing::warn!("some events are still in hand; their leases run out by themselves");

@@ -12,6 +12,7 @@ use tracing::Instrument;
 
 use super::admission::Admission;
 use super::execution::{Execution, handled_mark};
+use super::local_state::SourceTurn;
 use super::{
     GatewayShared, HandlingSlot, ReceivedEvent, SharedTimeout, count_event, count_handled,
 };
@@ -37,20 +38,27 @@ impl UnprotectedExecution {
             return count_event(event.kind(), "duplicate");
         }
         count_event(event.kind(), "unprotected");
+        // Here and not in the task, so that events of one source have their order.
+        let mut turn = self.enter_source(&event);
         let (this, span) = (self.clone(), event.span());
         let store_timeout = self.shared.config.store_timeout.saturating_sub(store_took);
         let work = async move {
             let _slot = slot;
             tracing::warn!("the store is down: the event is handled unprotected");
-            this.handle(&event, Arc::new(SharedTimeout::new(store_timeout))).await;
+            this.handle(&event, Arc::new(SharedTimeout::new(store_timeout)), &mut turn).await;
         };
         tokio::spawn(work.instrument(span));
     }
 
     /// Handles the event, and again while the bot is away: until it is back, or the queue has the event.
-    async fn handle(&self, event: &ReceivedEvent, store_timeout: Arc<SharedTimeout>) {
+    async fn handle(
+        &self,
+        event: &ReceivedEvent,
+        store_timeout: Arc<SharedTimeout>,
+        turn: &mut Option<SourceTurn>,
+    ) {
         let begun = Instant::now();
-        while let Some(wait) = self.try_to_handle(event, store_timeout.clone()).await {
+        while let Some(wait) = self.try_to_handle(event, store_timeout.clone(), turn).await {
             self.shared.local.end_unprotected(event.id);
             if self.enqueue(event).await {
                 return;
@@ -68,6 +76,7 @@ impl UnprotectedExecution {
         &self,
         event: &ReceivedEvent,
         store_timeout: Arc<SharedTimeout>,
+        turn: &mut Option<SourceTurn>,
     ) -> Option<Duration> {
         // The store may answer this call: then other processes know that the event is being handled.
         let begin = self.admission.begin(event.id, self.shared.config.on_unknown);
@@ -81,7 +90,8 @@ impl UnprotectedExecution {
             }
             Some(Err(_)) | None => None,
         };
-        match self.run_handler_with_retries(event, running.as_ref(), store_timeout).await {
+        let work = self.run_handler_with_retries(event, running.as_ref(), store_timeout, turn);
+        match work.await {
             Ok(()) => {
                 count_handled(event.kind(), "done");
                 self.execution.mark_handled(event, running).await;
@@ -101,16 +111,25 @@ impl UnprotectedExecution {
         }
     }
 
+    fn enter_source(&self, event: &ReceivedEvent) -> Option<SourceTurn> {
+        let source = event.source_key(&self.shared.config)?;
+        Some(self.shared.local.enter_source(&source))
+    }
+
     /// Retries here, because the event is in no queue. The error has a wait where the bot is to blame.
     async fn run_handler_with_retries(
         &self,
         event: &ReceivedEvent,
         running: Option<&RunningCommand>,
         store_timeout: Arc<SharedTimeout>,
+        turn: &mut Option<SourceTurn>,
     ) -> Result<(), (EventHandlerError, Option<Duration>)> {
         let earlier = running.map_or(0, |running| running.attempt() - 1);
         let mut attempt = 1;
         loop {
+            if let Some(turn) = turn {
+                turn.wait().await;
+            }
             let context = EventContext {
                 may_be_tried_elsewhere: earlier > 0,
                 fence: running.map(RunningCommand::fence),
@@ -130,7 +149,10 @@ impl UnprotectedExecution {
                 return Err((error, bot_fails_for));
             }
             count_handled(event.kind(), "failed");
+            // Those behind it pass meanwhile.
+            *turn = None;
             sleep(self.shared.config.backoff.after(attempt)).await;
+            *turn = self.enter_source(event);
             attempt += 1;
         }
     }

@@ -6,16 +6,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::lock::OnStoreError;
-use hapax_core::queue::{ItemOutcome, LeasedItem};
+use hapax_core::lock::{LockGuard, OnStoreError};
+use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem};
 use hapax_core::worker::{LeasedBatch, OutcomeSender, OutcomeWriter, QueueLeaser, TargetHealth};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
 
-use super::admission::Admission;
+use super::admission::{Admission, LOCK_WAIT, SourceLock};
 use super::execution::{Execution, hand_back};
+use super::local_state::SourceTurn;
 use super::unprotected::UnprotectedExecution;
 use super::{GatewayShared, HandlingSlot, ReceivedEvent, SharedTimeout};
 use crate::LockRule;
@@ -29,6 +30,17 @@ pub(super) struct EventWorker {
     pub(super) execution: Arc<Execution>,
     pub(super) unprotected: Arc<UnprotectedExecution>,
     pub(super) shared: Arc<GatewayShared>,
+}
+
+/// Events that are handled together: in order, or admitted in order.
+#[derive(PartialEq, Eq, Hash)]
+enum EventGroup {
+    /// Unlocked events of a source.
+    Source(String),
+    /// Events that ask for this user's lock.
+    User(String),
+    /// An event without user and source.
+    Alone(ItemId),
 }
 
 /// A leased event, and its slot if one was free.
@@ -129,24 +141,41 @@ impl EventWorker {
         }
         let store_took = lease.elapsed();
         let (outcomes, writer) = OutcomeWriter::new(&lease, rows.len());
-        let groups = self.group_by_lock(rows, &outcomes);
+        let groups = self.group_events(rows, &outcomes);
+        let has_order = groups.keys().any(|group| matches!(group, EventGroup::Source(_)));
         let this = self.clone();
         let work = async move {
             let mut running = JoinSet::new();
-            for events in groups {
-                running.spawn(this.clone().handle_group(events, outcomes.clone(), store_took));
+            for (group, events) in groups {
+                let (this, outcomes) = (this.clone(), outcomes.clone());
+                match group {
+                    EventGroup::Source(source) => {
+                        let turn = this.shared.local.enter_source(&source);
+                        running.spawn(this.handle_in_order(
+                            source, turn, events, outcomes, store_took,
+                        ));
+                    }
+                    _ => drop(running.spawn(this.handle_group(events, outcomes, store_took))),
+                }
             }
             drop(outcomes);
             while running.join_next().await.is_some() {}
         };
-        // No retries: an outcome that is not written costs one more lease of an event that is known to
-        // be handled, while a retry would hold its slot for as long as the store is down.
-        tokio::spawn(writer.without_retries().run_while_renewing(work));
+        // Without an order no retries: an outcome that is not written costs one more lease of an event
+        // that is known to be handled, while a retry would hold its slot for as long as the store is down.
+        // With an order it would hold up its source.
+        let writer = if has_order { writer } else { writer.without_retries() };
+        tokio::spawn(writer.run_while_renewing(work));
     }
 
-    /// The events of a batch, those that ask for the same lock together. Unreadable rows are buried.
-    fn group_by_lock(&self, rows: Vec<LeasedItem>, outcomes: &Outcomes) -> Vec<Vec<LeasedEvent>> {
-        let mut groups: HashMap<String, Vec<LeasedEvent>> = HashMap::new();
+    /// The events of a batch, those that ask for the same lock or come from the same source together.
+    /// Unreadable rows are buried.
+    fn group_events(
+        &self,
+        rows: Vec<LeasedItem>,
+        outcomes: &Outcomes,
+    ) -> HashMap<EventGroup, Vec<LeasedEvent>> {
+        let mut groups: HashMap<EventGroup, Vec<LeasedEvent>> = HashMap::new();
         for row in rows {
             self.shared.local.forget_stored(row.item.id);
             let Some(event) = ReceivedEvent::from_row(&row, &self.shared.config) else {
@@ -155,17 +184,71 @@ impl EventWorker {
                 outcomes.send(row.item.id, ItemOutcome::Bury { reason, blocks: false }, None);
                 continue;
             };
-            let slot = self.shared.slots.try_acquire(1);
-            let group = groups.entry(self.lock_group(&event)).or_default();
-            group.push(LeasedEvent { event, row, slot });
+            let group = self.group_of(&event);
+            // Events in order get their slot when it is their turn: those that wait must not use up the
+            // slots of others.
+            let slot = match group {
+                EventGroup::Source(_) => None,
+                EventGroup::User(_) | EventGroup::Alone(_) => self.shared.slots.try_acquire(1),
+            };
+            groups.entry(group).or_default().push(LeasedEvent { event, row, slot });
         }
-        groups.into_values().collect()
+        groups
     }
 
-    fn lock_group(&self, event: &ReceivedEvent) -> String {
+    fn group_of(&self, event: &ReceivedEvent) -> EventGroup {
+        // By the event and not by the row's key: a row that was retried has none.
+        if let Some(source) = event.source_key(&self.shared.config) {
+            return EventGroup::Source(source);
+        }
         let is_locked = self.shared.config.rules.rule_for(&event.event) != LockRule::None;
-        let user = event.event.user_id().filter(|_| is_locked);
-        user.map_or_else(|| event.id.to_string(), Into::into)
+        match event.event.user_id().filter(|_| is_locked) {
+            Some(user) => EventGroup::User(user.to_owned()),
+            None => EventGroup::Alone(event.id),
+        }
+    }
+
+    /// Handles unlocked events of one source, one after the other. One that failed lets those behind it
+    /// pass; one that was handed back with its place does not.
+    async fn handle_in_order(
+        self: Arc<Self>,
+        source: String,
+        mut turn: SourceTurn,
+        events: Vec<LeasedEvent>,
+        outcomes: Outcomes,
+        store_took: Duration,
+    ) {
+        let is_our_turn = timeout(LOCK_WAIT, turn.wait()).await.is_ok();
+        let store_timeout = self.store_timeout(store_took);
+        let lock = match is_our_turn {
+            true => self.admission.lock_source(&source, events.len(), &store_timeout).await,
+            false => SourceLock::Busy,
+        };
+        let mut events = events.into_iter();
+        if let SourceLock::Entered(guard) = lock {
+            let mut store_took = self.shared.config.store_timeout.saturating_sub(store_timeout.time_left());
+            for leased in events.by_ref() {
+                let span = leased.event.span();
+                let outcomes = outcomes.clone();
+                let handled = self.clone().handle_event(leased, outcomes, store_took, None, None);
+                if !handled.instrument(span).await || self.shared.is_stopping() {
+                    break;
+                }
+                store_took = Duration::ZERO;
+            }
+            if let Some(guard) = guard.filter(LockGuard::is_protected) {
+                // Best effort: the lock expires by itself.
+                let _ = timeout(self.shared.config.store_timeout, guard.release()).await;
+            }
+        }
+        for LeasedEvent { row, slot, .. } in events {
+            let outcome = hand_back(Duration::ZERO, "an earlier event of its source waits");
+            outcomes.send(row.item.id, outcome, slot);
+        }
+    }
+
+    fn store_timeout(&self, store_took: Duration) -> SharedTimeout {
+        SharedTimeout::new(self.shared.config.store_timeout.saturating_sub(store_took))
     }
 
     /// Handles events that ask for the same lock. The first is admitted before the others, so that it is
@@ -185,8 +268,9 @@ impl EventWorker {
             let (deciding, decided) = oneshot::channel();
             let start = start.take();
             let is_first = start.is_some();
+            let outcomes = outcomes.clone();
             let work =
-                self.clone().handle_event(leased, outcomes.clone(), store_took, deciding, start);
+                self.clone().handle_event(leased, outcomes, store_took, Some(deciding), start);
             running.spawn(work.instrument(span));
             if is_first {
                 let _ = decided.await;
@@ -202,28 +286,28 @@ impl EventWorker {
     }
 
     /// Admits and executes one event. `deciding` is dropped after the admission; `start` delays the
-    /// execution.
+    /// execution. Returns whether those behind the event may pass.
     async fn handle_event(
         self: Arc<Self>,
         leased: LeasedEvent,
         outcomes: Outcomes,
         store_took: Duration,
-        deciding: oneshot::Sender<()>,
+        deciding: Option<oneshot::Sender<()>>,
         start: Option<oneshot::Receiver<()>>,
-    ) {
+    ) -> bool {
         let LeasedEvent { event, row, slot } = leased;
         // A lease that is asked for again may bring more events than there are slots by then.
         let slot = if slot.is_some() { slot } else { self.shared.slots.acquire().await };
         if slot.is_none() {
-            // The gateway stops: another one leases the event later.
-            return;
+            let outcome = hand_back(Duration::ZERO, "the gateway stops");
+            outcomes.send(event.id, outcome, None);
+            return false;
         }
         if let Some(reason) = self.shared.breaker.reason_not_to_send() {
-            return outcomes.send(event.id, hand_back(Duration::ZERO, &reason), slot);
+            outcomes.send(event.id, hand_back(Duration::ZERO, &reason), slot);
+            return false;
         }
-        let store_timeout =
-            SharedTimeout::new(self.shared.config.store_timeout.saturating_sub(store_took));
-        let store_timeout = Arc::new(store_timeout);
+        let store_timeout = Arc::new(self.store_timeout(store_took));
         let (in_hand, decision) = match self.shared.local.begin_leased(event.id) {
             Ok(in_hand) => {
                 (Some(in_hand), self.admission.admit(&event, &row, &store_timeout).await)
@@ -238,6 +322,8 @@ impl EventWorker {
         // Before the outcome is written: a dead letter that an operator requeues right after it must not
         // be found in hand.
         drop(in_hand);
+        let lets_pass = !matches!(outcome, ItemOutcome::Retry { keeps_place: true, .. });
         outcomes.send(event.id, outcome, slot);
+        lets_pass
     }
 }

@@ -6,7 +6,7 @@ use hapax_line::simulator::events;
 use hapax_line::{BUSY_TEXT, EventHandlerError};
 use std::sync::Arc;
 
-use crate::gateway::setup::{LEASE, Setup, USER, WAIT_TIMEOUT, id_of};
+use crate::gateway::setup::{LEASE, Setup, USER, id_of};
 
 fn key() -> String {
     format!("processing:user:{USER}")
@@ -187,14 +187,4 @@ async fn retried_event_admitted_without_store_waits_for_the_lock() {
     let second = setup.next_later().await;
     assert_eq!((second.event.text(), second.attempt), (Some("🥚"), 2));
     assert_eq!(setup.api.accepted_calls().len(), 1);
-}
-
-#[tokio::test]
-async fn unlocked_event_waits_for_no_other_of_its_user() {
-    let mut setup = Setup::with(|config| config.store_timeout(WAIT_TIMEOUT * 10)).await;
-    let line = setup.start();
-    setup.store.only(Some(StorePart::Claims));
-    setup.store.plan([Fault::NoAnswer]);
-    line.tap(&[events::follow(USER), events::unfollow(USER)]).await;
-    setup.next().await.done();
 }

@@ -5,6 +5,7 @@ mod channels;
 mod failures;
 mod intake;
 mod locks;
+mod order;
 mod outages;
 mod service;
 mod setup;

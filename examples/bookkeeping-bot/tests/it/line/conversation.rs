@@ -221,6 +221,21 @@ async fn what_is_no_message_of_somebody_books_nothing() {
     world.in_order();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_09_edit_in_the_same_webhook_follows_its_booking() {
+    let world = World::started(None).await;
+    for number in 0..20 {
+        let user = format!("Uf00d{number}");
+        let both = [events::text(&user, "午餐🥚 100"), events::text(&user, "改金額 120")];
+        assert_eq!(world.deliver(&both).await, Some(200));
+    }
+    world.drained().await;
+    let rows = world.rows().await;
+    let amended = rows.iter().filter_map(|row| Some(row.amended.as_ref()?.amount));
+    assert_eq!(amended.collect::<Vec<_>>(), vec![120.0; 20]);
+    world.in_order();
+}
+
 #[test]
 fn the_demo_is_one_command_without_an_account() {
     let ran = Command::new(env!("CARGO_BIN_EXE_bookkeeping-bot"))
