@@ -110,9 +110,7 @@ impl LineEventHandler for UpstreamHandler {
             Ok(reply) => read_status(reply.status),
             // The status decides: a response body that does not end must not undo it.
             Err(HttpError::Unreadable(status)) => read_status(status),
-            Err(HttpError::NotSent(_)) => {
-                Err(EventHandlerError::away("the bot cannot be reached"))
-            }
+            Err(HttpError::NotSent(_)) => Err(EventHandlerError::away("the bot cannot be reached")),
             Err(_) => Err(EventHandlerError::unknown("the bot gave no answer")),
         }
     }

@@ -250,7 +250,8 @@ fn fault_23_mention_is_cut_out_by_utf16_positions() {
     assert_eq!(addressed("🥚 @bot 台北", own).as_deref(), Some("🥚  台北"));
     let is_self = r#"{"index":0,"length":4,"type":"user","isSelf":true}"#;
     assert_eq!(addressed("@bot", is_self).as_deref(), Some(""));
-    for (index, length) in [("0", "99"), ("18446744073709551615", "1"), ("-1", "2"), ("null", "1")] {
+    for (index, length) in [("0", "99"), ("18446744073709551615", "1"), ("-1", "2"), ("null", "1")]
+    {
         let outside = format!(r#"{{"index":{index},"length":{length},"userId":"U0"}}"#);
         assert_eq!(addressed("@bot 台北", &outside).as_deref(), Some("@bot 台北"));
     }

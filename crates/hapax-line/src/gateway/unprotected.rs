@@ -142,10 +142,7 @@ impl UnprotectedExecution {
             tracing::warn!(attempt, reason = %error, "an event was not handled");
             let may_retry = error.may_retry(self.shared.config.on_unknown);
             let bot_fails_for = bot_fails_for.filter(|_| may_retry);
-            if !may_retry
-                || bot_fails_for.is_some()
-                || attempt >= self.shared.config.max_attempts
-            {
+            if !may_retry || bot_fails_for.is_some() || attempt >= self.shared.config.max_attempts {
                 return Err((error, bot_fails_for));
             }
             count_handled(event.kind(), "failed");

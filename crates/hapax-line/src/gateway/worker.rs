@@ -98,11 +98,7 @@ impl EventWorker {
     }
 
     /// Leases up to so many events from one queue after the other and starts them; how many there were.
-    async fn lease_from(
-        self: &Arc<Self>,
-        leasers: &mut [QueueLeaser],
-        max_events: usize,
-    ) -> usize {
+    async fn lease_from(self: &Arc<Self>, leasers: &mut [QueueLeaser], max_events: usize) -> usize {
         let mut leased = 0;
         for leaser in leasers {
             let asked_at = Instant::now();
@@ -151,9 +147,9 @@ impl EventWorker {
                 match group {
                     EventGroup::Source(source) => {
                         let turn = this.shared.local.enter_source(&source);
-                        running.spawn(this.handle_in_order(
-                            source, turn, events, outcomes, store_took,
-                        ));
+                        running.spawn(
+                            this.handle_in_order(source, turn, events, outcomes, store_took),
+                        );
                     }
                     _ => drop(running.spawn(this.handle_group(events, outcomes, store_took))),
                 }
@@ -226,7 +222,8 @@ impl EventWorker {
         };
         let mut events = events.into_iter();
         if let SourceLock::Entered(guard) = lock {
-            let mut store_took = self.shared.config.store_timeout.saturating_sub(store_timeout.time_left());
+            let mut store_took =
+                self.shared.config.store_timeout.saturating_sub(store_timeout.time_left());
             for leased in events.by_ref() {
                 let span = leased.event.span();
                 let outcomes = outcomes.clone();

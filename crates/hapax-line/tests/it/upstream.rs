@@ -13,8 +13,8 @@ use hapax_core::trace::{self, Traceparent};
 use hapax_core::{Queue, Store};
 use hapax_line::simulator::events;
 use hapax_line::{
-    Backoff, ChannelSecrets, EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient, LineEvent,
-    LineEventHandler, UpstreamHandler, WebhookStatus,
+    Backoff, ChannelSecrets, EventContext, EventHandlerError, Gateway, GatewayConfig, LineClient,
+    LineEvent, LineEventHandler, UpstreamHandler, WebhookStatus,
 };
 use hapax_redis::{RedisConfig, RedisStore};
 use hapax_testkit::{HttpStub, StubAnswer};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{
-    Call, Script, Working, brisk, dead, depth, drain, drained, enqueue, in_virtual_time, item, numbered,
-    stored, until,
+    Call, Script, Working, brisk, dead, depth, drain, drained, enqueue, in_virtual_time, item,
+    numbered, stored, until,
 };
 use hapax_core::Queue;
 use hapax_core::inbox::Inbox;
@@ -169,7 +169,7 @@ async fn a_cut_counts_only_against_a_row_that_was_sent_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fault_07_row_alone_that_is_always_cut_waits_until_another_is_taken() {
+async fn fault_07_row_alone_that_is_cut_waits_until_another_is_taken() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &[item("culprit").key("k")]).await;
     let sink = cut_by("culprit");
@@ -181,7 +181,7 @@ async fn fault_07_row_alone_that_is_always_cut_waits_until_another_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fault_07_row_rejected_while_others_are_taken_uses_up_its_attempts() {
+async fn fault_07_row_rejected_beside_taken_ones_uses_up_its_attempts() {
     let store = Arc::new(in_virtual_time());
     enqueue(&*store, &[item("poison").key("bad")]).await;
     let sink = Arc::new(Script::new(|call| async move {

@@ -111,7 +111,8 @@ async fn fault_07_full_nats_stream_uses_up_no_attempts() {
     let store = stored(&[item("1")]).await;
     waits_for_room(store, sink, async || {
         stream.purge().await.unwrap();
-    }).await;
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Backoff;
+use crate::deadline_after;
 use crate::queue::ItemId;
 
 /// Beyond this many failed items their marks are forgotten, which costs each one more uncounted try.
@@ -229,8 +230,8 @@ impl CircuitBreaker {
         state.target_mark = state.taken;
         state.is_half_open = false;
         state.has_send_failed = true;
-        let wait = (self.backoff.after(state.failures_in_a_row) * 2).max(at_least);
-        state.retry_due = state.retry_due.max(Some(Instant::now() + wait));
+        let wait = self.backoff.after(state.failures_in_a_row).saturating_mul(2).max(at_least);
+        state.retry_due = state.retry_due.max(Some(deadline_after(Instant::now(), wait)));
         self.set_health(&state, TargetHealth::Down(reason));
         wait
     }
@@ -272,11 +273,7 @@ mod tests {
     }
 
     fn rejection(reason: &'static str) -> DoubtfulFailure {
-        DoubtfulFailure {
-            reason: reason.into(),
-            may_be_item: true,
-            retry_after: Duration::ZERO,
-        }
+        DoubtfulFailure { reason: reason.into(), may_be_item: true, retry_after: Duration::ZERO }
     }
 
     fn is_items(breaker: &CircuitBreaker, id: ItemId) -> bool {
@@ -331,8 +328,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn breaker_closes_when_the_failed_item_went_elsewhere() {
         let (breaker, margin) = (breaker(), Duration::from_secs(5));
-        let Blame::Target(wait) =
-            breaker.failed(&breaker.begin(ItemId::fresh()), rejection("503"))
+        let Blame::Target(wait) = breaker.failed(&breaker.begin(ItemId::fresh()), rejection("503"))
         else {
             panic!()
         };

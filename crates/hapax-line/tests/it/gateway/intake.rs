@@ -51,7 +51,8 @@ async fn intake_refuses_unsigned_and_malformed_webhooks() {
     let line = setup.start();
     let body =
         Bytes::from(json!({"destination": "x", "events": [events::text(USER, "🥚")]}).to_string());
-    for signature in [None, Some(""), Some("AAAA"), Some(secrets("secret").sign(b"other").as_str())] {
+    for signature in [None, Some(""), Some("AAAA"), Some(secrets("secret").sign(b"other").as_str())]
+    {
         assert_eq!(line.gateway.receive(signature, &body).await, WebhookStatus::Unsigned);
     }
     let broken = Bytes::from_static(b"{");

@@ -143,7 +143,7 @@ async fn standby_event_gets_no_busy_text() {
 }
 
 #[tokio::test]
-async fn fault_23_busy_text_is_sent_to_a_group_only_for_what_addresses_the_bot() {
+async fn fault_23_group_gets_the_busy_text_only_when_it_addressed_the_bot() {
     let mut setup = Setup::new().await;
     let in_group = |event| events::in_group(event, "Cf00d1");
     let (line, first) = setup.start_with(in_group(events::text(USER, "🥚"))).await;

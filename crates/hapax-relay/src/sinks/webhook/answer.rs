@@ -56,7 +56,9 @@ mod tests {
 
     fn again(status: u16, retry_after: Option<&str>) -> RetryHint {
         match answer(status, retry_after) {
-            Err(DeliveryError::Refused { retry, .. } | DeliveryError::Rejected { retry, .. }) => retry,
+            Err(DeliveryError::Refused { retry, .. } | DeliveryError::Rejected { retry, .. }) => {
+                retry
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -73,7 +75,10 @@ mod tests {
     #[test]
     fn fault_07_statuses_about_the_server_are_not_about_the_message() {
         for status in [408, 425, 429, 502, 503, 504] {
-            assert!(matches!(answer(status, None), Err(DeliveryError::Rejected { .. })), "{status}");
+            assert!(
+                matches!(answer(status, None), Err(DeliveryError::Rejected { .. })),
+                "{status}"
+            );
         }
         for status in [301, 401, 404, 409, 500, 501] {
             assert!(matches!(answer(status, None), Err(DeliveryError::Refused { .. })), "{status}");
