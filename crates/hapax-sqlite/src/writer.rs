@@ -115,7 +115,8 @@ impl Writer {
         if let Err(error @ StoreError::Full { .. }) = &done {
             self.make_room();
             batch.keep_only(|room| room == RoomNeed::Frees, error);
-            done = self.commit(&mut batch.calls, &batch.wakes);
+            // Notes for other processes need room, too: their waiters find out at their next poll.
+            done = self.commit(&mut batch.calls, &[]);
         }
         let calls = batch.calls.into_iter().map(|(call, _)| call);
         match done {
