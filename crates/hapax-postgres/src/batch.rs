@@ -220,13 +220,13 @@ async fn work<O: BatchOperation>(mut worker: BatchWorker<O>) {
 async fn serve<O: BatchOperation>(shared: &Shared<O>, batch: Vec<QueuedOperation<O>>) {
     let (items, replies): (Vec<_>, Vec<_>) = batch.into_iter().map(|w| (w.item, w.reply)).unzip();
     let mut answers: Vec<Option<O::Answer>> = items.iter().map(|_| None).collect();
-    let mut is_data_error = false;
-    let outcome = attempt(shared, &items, &mut answers, &mut is_data_error).await;
+    let mut is_about_one = false;
+    let outcome = attempt(shared, &items, &mut answers, &mut is_about_one).await;
     for (at, reply) in replies.into_iter().enumerate() {
         let answer = match (answers[at].take(), &outcome) {
             (Some(answer), _) => Ok(answer),
             // One bad item must not fail its batch: run each item on its own.
-            (None, Err(_)) if is_data_error && items.len() > 1 && !reply.is_closed() => {
+            (None, Err(_)) if is_about_one && items.len() > 1 && !reply.is_closed() => {
                 let mut own = [None];
                 let item = std::slice::from_ref(&items[at]);
                 let outcome = attempt(shared, item, &mut own, &mut false).await;
@@ -248,13 +248,13 @@ async fn attempt<O: BatchOperation>(
     shared: &Shared<O>,
     items: &[O::Item],
     answers: &mut [Option<O::Answer>],
-    is_data_error: &mut bool,
+    is_about_one: &mut bool,
 ) -> StoreResult<()> {
     let pool = &shared.pool;
     pool.run(async {
         let mut lease = pool.connection().await?;
         let outcome = O::run(&mut lease, items, answers).await;
-        *is_data_error = matches!(&outcome, Err(error) if error.is_about_data());
+        *is_about_one = matches!(&outcome, Err(error) if error.is_about_one_operation());
         outcome
     })
     .await

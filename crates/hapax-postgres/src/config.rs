@@ -52,8 +52,8 @@ impl PostgresConfig {
         /// The longest that one call may take, from the wait for a connection to the answer.
         timeout: Duration;
         /// Connects through a transaction pooler (PgBouncer, Supavisor, RDS Proxy): no prepared
-        /// statements, no session settings, and no wake-ups from other nodes; waiters poll once a
-        /// second instead.
+        /// statements, no session settings, and no notifications from other nodes; hints for waiters
+        /// go through a table that is read once a second instead.
         transaction_pooler: bool;
         /// What connecting may change in the database.
         mode: OpenMode;

@@ -31,10 +31,12 @@ impl From<tokio_postgres::Error> for StatementError {
 }
 
 impl StatementError {
-    /// Whether the data of one operation caused it, so that the rest of its batch may succeed without
-    /// that operation. A full lock table counts, because a single operation needs only one lock.
-    pub(crate) fn is_about_data(&self) -> bool {
+    /// Whether one operation may have caused it, by its data or because others lock the same key, so that
+    /// the rest of its batch may succeed without that operation. A full lock table counts, because a
+    /// single operation needs only one lock.
+    pub(crate) fn is_about_one_operation(&self) -> bool {
         match self {
+            Self::Store(StoreError::Locked { .. }) => true,
             Self::Tokio(error) => match error.code() {
                 Some(code) => {
                     ["22", "23", "54"].contains(&class(code.code()))

@@ -151,7 +151,7 @@ async fn pooler(
         (_, true) => Finding::warn(
             "postgres.pooler",
             Promise::BoundedTime,
-            "set up for a transaction pooler: waiters look once a second, and a statement is only \
+            "set up for a transaction pooler: hints for waiters are read once a second, and a statement is only \
              ended on the server by the role's own statement_timeout",
             "connect directly or through a session pool, or ALTER ROLE … SET statement_timeout",
         ),

@@ -23,14 +23,20 @@ async fn list_claims<S: SqlSession>(session: &mut S, list: &ClaimQuery) -> SqlRe
     let sql = include_str!("sql/list.sql");
     let rows = session.rows(sql, &[&mine, &kind, &tenant, &scope, &name, &at_most]).await?;
     let mut page = ClaimPage::default();
+    let mut is_full = rows.len() as i64 == at_most;
     for found in &rows {
         let text = |column| found.try_get::<&str>(column);
         let key = Key::stored(text("tenant")?, text("kind")?, text("scope")?, text("name")?);
-        let (Some(key), Some(claim)) = (key, row::claim(found)?) else { continue };
+        let Some(key) = key else { continue };
         page.next = Some(key.canonical());
+        let Some(claim) = row::claim(found)? else {
+            // Only the place where the next page begins.
+            is_full = true;
+            continue;
+        };
         let listed = claim_rules::listed(key, &claim, row::timestamp(found, "now")?);
         page.claims.extend(listed.filter(|listed| list.shows(listed)));
     }
-    page.next = page.next.filter(|_| rows.len() as i64 == at_most);
+    page.next = page.next.filter(|_| is_full);
     Ok(page)
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hapax_core::{Finding, Key, OpenMode, Store, StoreError, StoreResult, Swept, Timestamp};
+use tokio::sync::Mutex;
 
 use crate::batch::Batcher;
 use crate::claims::claim::ClaimBatch;
@@ -42,6 +43,8 @@ pub struct PostgresStore {
     pub(crate) steps: Arc<Batcher<StepBatch>>,
     pub(crate) appends: Arc<Batcher<AppendBatch>>,
     pub(crate) enqueues: Arc<Batcher<EnqueueBatch>>,
+    /// Held by the one enqueue that waits for the open transaction of somebody else.
+    pub(crate) locked_enqueues: Arc<Mutex<()>>,
     pub(crate) partitions: u16,
     max_connections: usize,
 }
@@ -62,6 +65,7 @@ impl PostgresStore {
             steps: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
             appends: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
             enqueues: Arc::new(Batcher::new(pool.clone(), wakes.clone(), 1, config.max_batch)),
+            locked_enqueues: Arc::default(),
             partitions: config.partitions,
             max_connections: config.max_connections,
             pool,

@@ -18,7 +18,7 @@ const STATEMENTS: [&str; 5] = [
     include_str!("sql/sweep_records.sql"),
     include_str!("sql/sweep_done.sql"),
     "SELECT forgotten AS deleted, looked_at >= $1 AS more FROM hapax_forget_jobs($1)",
-    "SELECT deleted, deleted > 0 AS more FROM hapax_forget_entries($1) AS deleted",
+    "SELECT deleted, more FROM hapax_sweep_entries($1)",
 ];
 
 /// Deletes in small statements until nothing is left, `at_most` rows are deleted, or half the

@@ -1,6 +1,7 @@
 //! Wakes waiters after a claim was settled or given back: those of this process at once, those of
-//! other nodes by `NOTIFY`, after the commit and many keys at a time. A lost hint costs only time,
-//! because waiters also poll.
+//! other nodes by `NOTIFY`, after the commit and many keys at a time; those of nodes behind a transaction
+//! pooler, which receive no notifications, by a table. A lost hint costs only time, because waiters also
+//! poll.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -14,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 
 use crate::connect::ConnectionPool;
-use crate::connect::session::SqlSession;
+use crate::connect::session::{Params, SqlSession};
 use crate::connect::url::ConnectTarget;
 use crate::error::{SqlResult, StatementError};
 
@@ -28,13 +29,30 @@ const MAX_PENDING: usize = 20_000;
 const WAKE_ALL: &str = "*";
 /// How often a silent connection is probed.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
-/// How often waiters poll where notifications do not arrive.
+/// How often the table of hints is read where notifications do not arrive.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// After how many reads of the table all waiters are woken: nodes without a pooler note nothing in it, and
+/// hints older than a few seconds are not read.
+const POLLS_PER_WAKE_ALL: u32 = 10;
+/// With more hints than this in one read, all waiters are woken.
+const MAX_POLLED: usize = 5_000;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 /// Without a synchronous commit: the transaction holds no data, and no caller waits for it.
 const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, message) \
      FROM unnest($2::text[]) AS message";
+
+/// The same, and a row for each digest (none for all), for nodes behind a transaction pooler.
+const NOTIFY_AND_NOTE: &str = "WITH noted AS (INSERT INTO hapax_wakes (digest) SELECT unnest($3::bigint[])) \
+     SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, message) \
+     FROM unnest($2::text[]) AS message";
+
+/// Reads the same hint several times, because those that were noted first may be committed last.
+const READ_HINTS: &str = "SELECT id, digest FROM hapax_wakes \
+     WHERE at > clock_timestamp() - interval '5 seconds' ORDER BY id DESC LIMIT $1";
+
+const DELETE_OLD_HINTS: &str =
+    "DELETE FROM hapax_wakes WHERE at < clock_timestamp() - interval '1 minute'";
 
 pub(crate) struct WakeNotifier {
     hub: WakeRegistry,
@@ -62,8 +80,12 @@ impl WakeNotifier {
     /// Registers a waiter; the first one starts the listener for other nodes.
     pub(crate) fn watch(&self, key: &Key) -> Watch {
         let watch = self.hub.watch(key);
-        self.listener.ensure_started(|| {
-            listen_forever(self.pool.target.clone(), self.hub.clone(), self.pool.timeout)
+        let (pool, hub) = (self.pool.clone(), self.hub.clone());
+        self.listener.ensure_started(|| async move {
+            match pool.target.transaction_pooler {
+                true => poll_forever(pool, hub).await,
+                false => listen_forever(pool.target.clone(), hub, pool.timeout).await,
+            }
         });
         watch
     }
@@ -116,7 +138,15 @@ async fn send_hints(mut sender: HintSender, pool: Arc<ConnectionPool>) {
     while let Some(digests) = sender.next() {
         let messages = messages(&digests);
         let mut session = pool.session();
-        if let Err(error) = pool.run(session.rows(NOTIFY, &[&CHANNEL, &messages])).await {
+        let sent = match pool.target.transaction_pooler {
+            true => {
+                let noted = noted_digests(&digests);
+                let params: Params<'_> = &[&CHANNEL, &messages, &noted];
+                pool.run(session.rows(NOTIFY_AND_NOTE, params)).await
+            }
+            false => pool.run(session.rows(NOTIFY, &[&CHANNEL, &messages])).await,
+        };
+        if let Err(error) = sent {
             tracing::debug!(error = error.label(), "could not notify waiters on other nodes");
         }
         sleep(SEND_INTERVAL).await;
@@ -131,6 +161,14 @@ fn messages(digests: &HashSet<u64>) -> Vec<String> {
     words.chunks(MAX_PER_MESSAGE).map(|words| words.join(",")).collect()
 }
 
+/// The digests for the table of hints; a single `None` for all waiters.
+fn noted_digests(digests: &HashSet<u64>) -> Vec<Option<i64>> {
+    if digests.len() > MAX_PENDING {
+        return vec![None];
+    }
+    digests.iter().map(|digest| Some(digest.cast_signed())).collect()
+}
+
 fn apply_message(hub: &WakeRegistry, message: &str) {
     if message == WAKE_ALL {
         return hub.wake_all();
@@ -140,14 +178,46 @@ fn apply_message(hub: &WakeRegistry, message: &str) {
     }
 }
 
-async fn listen_forever(target: ConnectTarget, hub: WakeRegistry, timeout: Duration) {
-    // A transaction pooler passes no notifications on, so all waiters are woken regularly.
-    if target.transaction_pooler {
-        loop {
+/// Reads the table of hints, because a transaction pooler passes no notifications on.
+async fn poll_forever(pool: Arc<ConnectionPool>, hub: WakeRegistry) {
+    let mut seen = HashSet::new();
+    loop {
+        hub.wake_all();
+        for _ in 0..POLLS_PER_WAKE_ALL {
             sleep(POLL_INTERVAL).await;
-            hub.wake_all();
+            if let Err(error) = pool.run(apply_noted_hints(&pool, &hub, &mut seen)).await {
+                tracing::debug!(error = error.label(), "could not read hints of other nodes");
+            }
+        }
+        let _ = pool.run(pool.session().rows(DELETE_OLD_HINTS, &[])).await;
+    }
+}
+
+/// Wakes the waiters of hints that were not among those `seen` by the last read.
+async fn apply_noted_hints(
+    pool: &ConnectionPool,
+    hub: &WakeRegistry,
+    seen: &mut HashSet<i64>,
+) -> SqlResult<()> {
+    let rows = pool.session().rows(READ_HINTS, &[&(MAX_POLLED as i64)]).await?;
+    let mut noted = HashSet::with_capacity(rows.len());
+    for row in &rows {
+        let id: i64 = row.try_get("id")?;
+        noted.insert(id);
+        match row.try_get::<Option<i64>>("digest")? {
+            _ if seen.contains(&id) => {}
+            Some(digest) => drop(hub.wake(digest.cast_unsigned())),
+            None => hub.wake_all(),
         }
     }
+    if rows.len() >= MAX_POLLED {
+        hub.wake_all();
+    }
+    *seen = noted;
+    Ok(())
+}
+
+async fn listen_forever(target: ConnectTarget, hub: WakeRegistry, timeout: Duration) {
     let (shortest, longest) = BACKOFF;
     let mut pause = shortest;
     loop {

@@ -12,8 +12,7 @@ use crate::error::SqlResult;
 use crate::row;
 use crate::wake::WakeNotifier;
 
-const ENQUEUE: &str = include_str!("../sql/enqueue.sql");
-const ENQUEUE_ONE: &str = include_str!("../sql/enqueue_one.sql");
+const ENQUEUE: &str = "SELECT queue, id FROM hapax_add_items($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 /// The weight of an item in a batch, beside its payload: about a thousand go into one statement.
 const ITEM_BYTES: usize = 4 << 10;
@@ -60,17 +59,14 @@ impl BatchOperation for EnqueueBatch {
     }
 }
 
+/// Adds items. [`StoreError::Locked`] if an open transaction has added one of them; the transaction of
+/// the session, if there is one, can still be used then.
 pub(crate) async fn enqueue<S: SqlSession>(
     session: &mut S,
     all: &[(&QueueName, &QueueItem)],
 ) -> SqlResult<Vec<Enqueued>> {
-    match all {
-        [] => return Ok(Vec::new()),
-        [(queue, item)] if insert_new(session, queue, item).await? => {
-            return Ok(vec![Enqueued::Accepted]);
-        }
-        // The id is known: the statement below says whether its retention is over.
-        _ => {}
+    if all.is_empty() {
+        return Ok(Vec::new());
     }
     let items = || all.iter().map(|(_, item)| *item);
     let queues: Vec<&str> = all.iter().map(|(queue, _)| queue.as_str()).collect();
@@ -88,7 +84,11 @@ pub(crate) async fn enqueue<S: SqlSession>(
     let rows = session.rows(ENQUEUE, params).await?;
     let mut new = HashSet::with_capacity(rows.len());
     for row in &rows {
-        new.insert((row.try_get::<String>("queue")?, row.try_get::<Uuid>("id")?));
+        let Some(queue) = row.try_get::<Option<String>>("queue")? else {
+            let reason = "an open transaction is enqueueing an item with the same id".into();
+            return Err(StoreError::Locked { reason }.into());
+        };
+        new.insert((queue, row.try_get::<Uuid>("id")?));
     }
     // Of two items with the same id the first one was added.
     let mut answer = |(queue, item): &(&QueueName, &QueueItem)| match new
@@ -98,27 +98,6 @@ pub(crate) async fn enqueue<S: SqlSession>(
         false => Enqueued::Duplicate,
     };
     Ok(all.iter().map(&mut answer).collect())
-}
-
-/// Adds the item if its id is new; whether it was.
-async fn insert_new<S: SqlSession>(
-    session: &mut S,
-    queue: &QueueName,
-    item: &QueueItem,
-) -> SqlResult<bool> {
-    let params: Params<'_> = &[
-        &queue.as_str(),
-        &item.id.0,
-        &item.tenant.as_str(),
-        &&*item.topic,
-        &item.key.as_deref(),
-        &&item.payload[..],
-        &item.content_type.as_deref(),
-        &json(&item.headers)?,
-        &delay(item),
-    ];
-    let added = session.rows(ENQUEUE_ONE, params).await?;
-    Ok(!added.is_empty())
 }
 
 fn delay(item: &QueueItem) -> Option<i64> {

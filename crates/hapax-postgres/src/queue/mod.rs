@@ -12,16 +12,38 @@ use hapax_core::queue::{
     DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
     QueueDepth, QueueItem, QueueName, Resolved,
 };
-use hapax_core::{Queue, StoreResult, Tenant, Token, Watch};
+use hapax_core::{Queue, StoreError, StoreResult, Tenant, Token, Watch};
 
 use crate::PostgresStore;
+use crate::error::StatementError;
 use crate::tx::lock::LockRetry;
 use enqueue::EnqueueCall;
 
 #[async_trait]
 impl Queue for PostgresStore {
     async fn enqueue(&self, queue: &QueueName, items: &[QueueItem]) -> StoreResult<Vec<Enqueued>> {
-        self.enqueues.submit(EnqueueCall { queue: queue.clone(), items: items.to_vec() }).await
+        let call = EnqueueCall { queue: queue.clone(), items: items.to_vec() };
+        let mut retry = LockRetry::new(self.pool.timeout);
+        match self.enqueues.submit(call).await {
+            Err(StoreError::Locked { .. }) => {}
+            answer => return answer,
+        }
+        // Outside of batches, so that no other enqueue waits for this one, and one at a time, so that
+        // at most one connection waits for a lock.
+        let retries = async {
+            let _turn = self.locked_enqueues.lock().await;
+            let all: Vec<_> = items.iter().map(|item| (queue, item)).collect();
+            loop {
+                retry.wait().await?;
+                match enqueue::enqueue(&mut self.pool.session(), &all).await {
+                    Err(StatementError::Store(StoreError::Locked { .. })) => {}
+                    answer => return answer,
+                }
+            }
+        };
+        let answers = self.pool.run(retries).await?;
+        self.wake_queue(queue);
+        Ok(answers)
     }
 
     async fn lease(&self, queue: &QueueName, take: &LeaseRequest) -> StoreResult<Vec<LeasedItem>> {

@@ -10,7 +10,10 @@ use crate::connect::session::{SqlRow, SqlSession};
 use crate::error::SqlResult;
 use crate::row;
 
-const REQUEUE: &str = "UPDATE hapax_outbox SET phase = 0, due_at = NULL, attempts = 0, reason = NULL \
+/// The row waits as one that is due at once, because a lease looks for those everywhere, but for rows of
+/// phase 0 only behind the rows that were delivered.
+const REQUEUE: &str = "UPDATE hapax_outbox \
+     SET phase = 1, due_at = clock_timestamp(), attempts = 0, reason = NULL \
      WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
        AND ($2 IS NULL OR tenant = $2) RETURNING 1";
 
@@ -22,8 +25,13 @@ pub(crate) async fn depth<S: SqlSession>(
     queue: &QueueName,
     tenant: Option<&Tenant>,
 ) -> SqlResult<QueueDepth> {
-    let sql = include_str!("../sql/depth.sql");
-    let rows = session.rows(sql, &[&queue.as_str(), &tenant.map(Tenant::as_str)]).await?;
+    let rows = match tenant {
+        None => session.rows(include_str!("../sql/depth.sql"), &[&queue.as_str()]).await?,
+        Some(tenant) => {
+            let sql = include_str!("../sql/depth_of_tenant.sql");
+            session.rows(sql, &[&queue.as_str(), &tenant.as_str()]).await?
+        }
+    };
     let found = row::only(&rows)?;
     let in_flight = row::number(found, "in_flight")?;
     let oldest: Option<i64> = found.try_get("oldest")?;

@@ -7,7 +7,9 @@ use crate::queue::enqueue::enqueue;
 impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     /// Adds an item to the queue `outbox`, which `hapax relay` drains: it is delivered if, and only
     /// if, your transaction commits. The item's id was made with it and travels as the message id; a
-    /// transaction that runs again with the same item enqueues it once.
+    /// transaction that runs again with the same item enqueues it once. While another open transaction
+    /// has enqueued the same item the answer is [`StoreError::Locked`](hapax_core::StoreError::Locked)
+    /// within a moment, nothing was added, and your transaction can go on.
     ///
     /// Call [`PostgresStore::wake_queue`](crate::PostgresStore::wake_queue) after the commit to have
     /// it sent at once instead of at the relay's next poll.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hapax_core::log::{Appended, Cursor, Log, LogEvent, LogRetention, PageRequest, TailPosition};
 use hapax_core::{Fingerprint, Key, Store, StoreError, Swept, Tenant};
 use hapax_postgres::{PostgresConfig, PostgresStore};
-use hapax_testkit::Postgres;
+use hapax_testkit::{Postgres, TcpProxy};
 
 use crate::{SERVER, client, open};
 
@@ -205,4 +205,32 @@ async fn sweep_deletes_expired_jobs_completely() {
     let left = "SELECT (SELECT count(*) FROM hapax_jobs), (SELECT count(*) FROM hapax_entries), \
                 (SELECT count(*) FROM hapax_forgotten)";
     assert_eq!(SERVER.psql_in("sweep_jobs", left), "1|1|0");
+}
+
+/// Entries of forgotten jobs were once deleted one job at a time. The wire is slow, so that a call of
+/// the sweep has time for 40 statements only.
+#[tokio::test]
+async fn fault_12_sweep_deletes_entries_of_many_jobs_in_sets() {
+    let url = SERVER.database("sweep_sets");
+    let store = open(&url);
+    let brief = LogRetention { retention: Duration::from_millis(1), ..KEEP };
+    for part in 0..4 {
+        let events: Vec<_> = (0..500).map(|n| event(&job(&format!("j{part}-{n}")), 1)).collect();
+        let _ = store.append(&events, &brief).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let wire = TcpProxy::to(SERVER.port());
+    wire.delay_answers(Duration::from_millis(50));
+    let url = url.replace(&format!(":{}/", SERVER.port()), &format!(":{}/", wire.port()));
+    let slow = PostgresConfig::new(url).timeout(Duration::from_secs(4));
+    let slow = PostgresStore::open(slow).unwrap();
+    let (mut calls, mut more) = (0, true);
+    while more {
+        more = crate::retry_timeouts(async || slow.sweep(5000).await).await.unwrap().more;
+        calls += 1;
+        assert!(calls <= 20, "the sweep has no end");
+    }
+    let left = "SELECT (SELECT count(*) FROM hapax_jobs), (SELECT count(*) FROM hapax_entries), \
+                (SELECT count(*) FROM hapax_forgotten)";
+    assert_eq!(SERVER.psql_in("sweep_sets", left), "0|0|0");
 }

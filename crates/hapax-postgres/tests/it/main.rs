@@ -8,6 +8,7 @@ mod examine;
 mod faults;
 mod flows;
 mod kills;
+mod lists;
 mod logs;
 mod migrate_from;
 mod migrations;
@@ -77,4 +78,17 @@ async fn client(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
+}
+
+/// How many pages a statement looks at, those of functions that it calls included.
+async fn pages_of(own: &tokio_postgres::Client, statement: &str) -> i64 {
+    let sql = format!(
+        "CREATE OR REPLACE FUNCTION pg_temp.pages() RETURNS bigint LANGUAGE plpgsql AS $$ \
+         DECLARE plan json; \
+         BEGIN EXECUTE $e$EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}$e$ INTO plan; \
+         RETURN (plan->0->'Plan'->>'Shared Hit Blocks')::bigint \
+              + (plan->0->'Plan'->>'Shared Read Blocks')::bigint; END $$",
+    );
+    own.batch_execute(&sql).await.unwrap();
+    own.query_one("SELECT pg_temp.pages()", &[]).await.unwrap().get(0)
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use hapax_core::{
     Claimed, Claims, Expect, Fingerprint, GiveBack, Key, Records, Step, Store, Swept, Tenant, Token,
 };
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -161,4 +162,30 @@ async fn sweep_deletes_only_expired_rows() {
     );
     // The fence of a swept key goes on growing.
     assert!(granted(&store, &key("brief1"), &ask()).await.fence > kept.fence);
+}
+
+/// Behind a transaction pooler all waiters were once woken every second.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_31_pooled_node_wakes_only_waiters_of_changed_keys() {
+    let config = PostgresConfig::new(SERVER.database("pooled_wakes")).transaction_pooler(true);
+    let config = config.timeout(PATIENT);
+    let [here, there] = [(); 2].map(|()| PostgresStore::open(config.clone()).unwrap());
+    // All waiters are woken from time to time, also while this test runs: one good round is enough.
+    for round in 0..10 {
+        let changed_key = key(&format!("changed{round}"));
+        let ticket = granted(&there, &changed_key, &ask()).await;
+        let mut changed = here.watch(&changed_key);
+        let others: Vec<_> = (0..50).map(|n| here.watch(&key(&format!("other{n}")))).collect();
+        let step = there.settle(&changed_key, &ticket.token, "done".into()).await;
+        assert_eq!(step.unwrap(), Step::Done(ticket.fence));
+        timeout(PATIENT, changed.changed(LONG)).await.expect("a hint");
+        let mut woken = 0;
+        for mut other in others {
+            woken += u32::from(timeout(Duration::ZERO, other.changed(LONG)).await.is_ok());
+        }
+        if woken == 0 {
+            return;
+        }
+    }
+    panic!("every hint woke waiters of other keys");
 }

@@ -2,7 +2,7 @@
 
 use hapax_core::inbox::{Inbox, MessageStatus};
 use hapax_core::queue::{Enqueued, LeaseRequest, Queue, QueueItem, QueueName};
-use hapax_core::{Expect, Key, Put, Records, Tenant};
+use hapax_core::{Expect, Key, Put, Records, StoreError, Tenant};
 use hapax_postgres::{HapaxTransaction, PostgresStore};
 use sqlx::{Connection, PgConnection};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ async fn sqlx_errors_map_to_store_errors() {
     let mut own = PgConnection::connect(&url).await.unwrap();
     let mut tx = own.begin().await.unwrap();
     let error = tx.hapax().enqueue(&item("1")).await.unwrap_err();
-    assert!(error.to_string().contains("42P01"), "{error}");
+    assert!(error.to_string().contains("42883"), "{error}");
 }
 
 /// A duplicate never waits for the other's open transaction, with either driver.
@@ -191,4 +191,35 @@ async fn wake_queue_wakes_a_relay_on_another_node() {
     }
     assert!(woken, "nobody woke it");
     assert_eq!(waiting(&there).await.len(), 1);
+}
+
+/// The second of two transactions that enqueue the same item once waited for the first one's end, and
+/// was aborted by its timeout.
+#[tokio::test]
+async fn fault_15_duplicate_id_in_a_transaction_is_told() {
+    let (url, mut first) = application("outbox_same_id").await;
+    let mut second = client(&url).await;
+    let mut third = PgConnection::connect(&url).await.unwrap();
+    let out = item("1");
+    let patient = Duration::from_secs(30);
+    let mut tx = first.transaction().await.unwrap();
+    assert_eq!(tx.hapax().enqueue(&out).await.unwrap(), Enqueued::Accepted);
+
+    let mut told = second.transaction().await.unwrap();
+    let answer = told.hapax().timeout(patient).enqueue(&out).await;
+    assert!(matches!(answer, Err(StoreError::Locked { .. })), "{answer:?}");
+    told.execute("INSERT INTO orders (id) VALUES ('second')", &[]).await.unwrap();
+    told.commit().await.unwrap();
+    let mut told = third.begin().await.unwrap();
+    let answer = told.hapax().timeout(patient).enqueue(&out).await;
+    assert!(matches!(answer, Err(StoreError::Locked { .. })), "{answer:?}");
+    sqlx::query("INSERT INTO orders (id) VALUES ('third')").execute(&mut *told).await.unwrap();
+    told.commit().await.unwrap();
+
+    tx.commit().await.unwrap();
+    let mut tx = second.transaction().await.unwrap();
+    assert_eq!(tx.hapax().enqueue(&out).await.unwrap(), Enqueued::Duplicate);
+    tx.commit().await.unwrap();
+    let orders = "SELECT string_agg(id, ' ' ORDER BY id) FROM orders";
+    assert_eq!(SERVER.psql_in("outbox_same_id", orders), "second third");
 }

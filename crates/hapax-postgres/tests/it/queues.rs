@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::queue::{
-    ItemId, ItemOutcome, LeaseRequest, LeasedItem, Queue, QueueDepth, QueueItem, QueueName,
-    Resolved,
+    Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, Queue, QueueDepth, QueueItem,
+    QueueName, Resolved,
 };
-use hapax_core::{Store, Tenant};
-use hapax_postgres::PostgresStore;
+use hapax_core::{Store, StoreError, Tenant};
+use hapax_postgres::{PostgresConfig, PostgresStore};
 use tokio::task::JoinSet;
 
-use crate::{LONG, SERVER, client, open};
+use crate::{LONG, SERVER, client, open, pages_of, retry_timeouts};
 
 fn outbox() -> QueueName {
     QueueName::outbox()
@@ -122,16 +122,9 @@ async fn outbox_hands_out_unusual_headers() {
 
 /// How many pages a lease of 100 looks at.
 async fn pages_of_a_lease(own: &tokio_postgres::Client, token: &str) -> i64 {
-    let explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) \
-                   SELECT * FROM hapax_lease('outbox', convert_to('TOKEN', 'UTF8'), 100, 60000)";
-    let sql = format!(
-        "CREATE OR REPLACE FUNCTION pg_temp.pages() RETURNS bigint LANGUAGE plpgsql AS $$ \
-         DECLARE plan json; BEGIN EXECUTE $e${explain}$e$ INTO plan; \
-         RETURN (plan->0->'Plan'->>'Shared Hit Blocks')::bigint \
-              + (plan->0->'Plan'->>'Shared Read Blocks')::bigint; END $$",
-    );
-    own.batch_execute(&sql.replace("TOKEN", token)).await.unwrap();
-    own.query_one("SELECT pg_temp.pages()", &[]).await.unwrap().get(0)
+    let lease =
+        format!("SELECT * FROM hapax_lease('outbox', convert_to('{token}', 'UTF8'), 100, 60000)");
+    pages_of(own, &lease).await
 }
 
 /// Counted in pages, not in time: 100,000 rows that are done, in a backlog, or behind a dead letter
@@ -274,4 +267,165 @@ async fn relays_keep_key_order_and_do_nothing_twice() {
         let before = last.insert(item.key.clone().unwrap(), n);
         assert!(before.is_none_or(|before| before < n), "{before:?} and then {n}");
     }
+}
+
+/// An id that an open transaction has inserted once made all concurrent enqueues of the node wait, and
+/// fail with it.
+#[tokio::test]
+async fn fault_15_locked_id_fails_no_neighbour() {
+    let url = SERVER.database("locked_id");
+    open(&url).ping().await.unwrap();
+    let brief = PostgresConfig::new(&url).timeout(Duration::from_secs(2));
+    let store = PostgresStore::open(brief).unwrap();
+    let own = client(&url).await;
+    let locked = QueueItem::new(&Tenant::default(), "t", "locked");
+    own.batch_execute("BEGIN").await.unwrap();
+    let insert = "INSERT INTO hapax_outbox (id, topic, payload) VALUES ($1, 't', 'first')";
+    own.execute(insert, &[&locked.id.0]).await.unwrap();
+
+    let enqueue = |item: QueueItem| {
+        let store = store.clone();
+        let call = async move || store.enqueue(&outbox(), std::slice::from_ref(&item)).await;
+        tokio::spawn(async move { retry_timeouts(call).await })
+    };
+    let held_up = enqueue(locked.clone());
+    let neighbours: Vec<_> =
+        (0..20).map(|n| enqueue(QueueItem::new(&Tenant::default(), "t", n.to_string()))).collect();
+    for neighbour in neighbours {
+        neighbour.await.unwrap().unwrap();
+    }
+    let held_up = held_up.await.unwrap();
+    assert!(matches!(held_up, Err(StoreError::Locked { .. })), "{held_up:?}");
+    own.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(enqueue(locked).await.unwrap().unwrap(), [Enqueued::Duplicate]);
+    assert_eq!(store.depth(&outbox(), None).await.unwrap().waiting, 21);
+}
+
+#[tokio::test]
+async fn fault_29_depth_reads_no_payloads() {
+    let url = SERVER.database("depth_pages");
+    let store = open(&url);
+    store.ping().await.unwrap();
+    let own = client(&url).await;
+    own.batch_execute(
+        "INSERT INTO hapax_outbox (topic, payload) \
+         SELECT 't', convert_to(repeat(md5(n::text), 40), 'UTF8') FROM generate_series(1, 10000) n",
+    )
+    .await
+    .unwrap();
+    own.batch_execute("VACUUM (ANALYZE) hapax_outbox").await.unwrap();
+    let depth = include_str!("../../src/sql/depth.sql").replace("$1", "'outbox'");
+    let pages = pages_of(&own, &depth.replace("$2", "NULL::text")).await;
+    assert!(pages < 600, "{pages} pages for 10,000 rows");
+    let take = LeaseRequest::new(30, LONG);
+    assert_eq!(store.lease(&outbox(), &take).await.unwrap().len(), 30);
+    let depth = store.depth(&outbox(), None).await.unwrap();
+    assert_eq!((depth.waiting, depth.in_flight, depth.dead), (9970, 30, 0));
+    assert!(depth.oldest_age.is_some());
+}
+
+/// Rows that go through the queue while somebody has an old snapshot.
+struct BusyOutbox {
+    url: String,
+    store: PostgresStore,
+    own: tokio_postgres::Client,
+}
+
+impl BusyOutbox {
+    async fn start(database: &str) -> Self {
+        let url = SERVER.database(database);
+        let store = open(&url);
+        store.ping().await.unwrap();
+        let own = client(&url).await;
+        Self { url, store, own }
+    }
+
+    async fn insert(&self, columns: &str, values: &str) -> i64 {
+        let insert =
+            format!("INSERT INTO hapax_outbox ({columns}) VALUES ({values}) RETURNING seq");
+        self.own.query_one(&insert, &[]).await.unwrap().get(0)
+    }
+
+    /// Delivers everything, as a relay does. Returns the payloads.
+    async fn drain(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        loop {
+            let (take, rows) = leased(&self.store, 1000).await;
+            if rows.is_empty() {
+                return all;
+            }
+            ack(&self.store, &take, &rows).await;
+            all.extend(text(&rows).into_iter().map(str::to_owned));
+        }
+    }
+
+    /// Enqueues and delivers so many rows, in several steps. The numbers skip some between them, as if
+    /// many more had passed through.
+    async fn pass(&self, steps: u32, rows: u32) {
+        for _ in 0..steps {
+            let step = format!(
+                "INSERT INTO hapax_outbox (topic, payload) \
+                 SELECT 't', 'passed' FROM generate_series(1, {rows}); \
+                 SELECT setval(pg_get_serial_sequence('hapax_outbox', 'seq'), \
+                               20000 + nextval(pg_get_serial_sequence('hapax_outbox', 'seq')))"
+            );
+            self.own.batch_execute(&step).await.unwrap();
+            assert_eq!(self.drain().await.len(), rows as usize);
+        }
+    }
+}
+
+/// A backup beside a busy outbox once made every lease walk over all rows delivered since it began.
+#[tokio::test]
+async fn fault_30_lease_does_not_walk_over_delivered_rows() {
+    let outbox = BusyOutbox::start("old_snapshot").await;
+    let backup = client(&outbox.url).await;
+    backup.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await.unwrap();
+    outbox.pass(20, 1000).await;
+    outbox.insert("topic, payload", "'t', 'last'").await;
+    let pages = pages_of_a_lease(&outbox.own, "busy").await;
+    assert!(pages < 3000, "{pages} pages for one row");
+    backup.batch_execute("ROLLBACK").await.unwrap();
+}
+
+/// Rows that appear behind those that were delivered already: of a transaction that commits late, of a
+/// delay, a retry, an operator, and of somebody's own UPDATE.
+#[tokio::test]
+async fn fault_30_rows_that_appear_late_are_delivered() {
+    let outbox = BusyOutbox::start("late_rows").await;
+    let lows = "SELECT min(low), max(low) FROM hapax_shards";
+    let late = client(&outbox.url).await;
+    late.batch_execute("BEGIN").await.unwrap();
+    let insert = "INSERT INTO hapax_outbox (topic, payload) VALUES ('t', 'late') RETURNING seq";
+    let late_seq: i64 = late.query_one(insert, &[]).await.unwrap().get(0);
+    outbox
+        .insert("topic, payload, deliver_after", "'t', 'delayed', now() + interval '1 day'")
+        .await;
+    outbox.insert("topic, payload, phase, due_at", "'t', 'dead', 4, now()").await;
+    outbox.insert("topic, payload, phase, due_at", "'t', 'updated', 4, now()").await;
+    outbox.pass(5, 160).await;
+    let highest: i64 = outbox.own.query_one(lows, &[]).await.unwrap().get(1);
+    assert!(highest <= late_seq, "{highest} is beyond a row that may still appear");
+    late.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(outbox.drain().await, ["late"]);
+
+    outbox.pass(5, 160).await;
+    let lowest: i64 = outbox.own.query_one(lows, &[]).await.unwrap().get(0);
+    assert!(lowest > late_seq + 3, "{lowest} did not move");
+    let due = "UPDATE hapax_outbox SET deliver_after = now() WHERE payload = 'delayed'";
+    outbox.own.batch_execute(due).await.unwrap();
+    assert_eq!(outbox.drain().await, ["delayed"]);
+    let dead = outbox.store.dead(&QueueName::outbox(), None, None, 10).await.unwrap();
+    let dead_id = "SELECT id FROM hapax_outbox WHERE payload = 'dead'";
+    let dead_id = ItemId(outbox.own.query_one(dead_id, &[]).await.unwrap().get(0));
+    assert!(dead.len() == 2 && dead.iter().any(|dead| dead.id == dead_id));
+    assert!(outbox.store.requeue(&QueueName::outbox(), None, dead_id).await.unwrap());
+    assert_eq!(outbox.drain().await, ["dead"]);
+
+    outbox.pass(5, 160).await;
+    let updated = "UPDATE hapax_outbox SET phase = 0, due_at = NULL WHERE payload = 'updated'";
+    outbox.own.batch_execute(updated).await.unwrap();
+    let a_minute_later = "UPDATE hapax_shards SET full_at = full_at - interval '1 minute'";
+    outbox.own.batch_execute(a_minute_later).await.unwrap();
+    assert_eq!(outbox.drain().await, ["updated"]);
 }

@@ -1,0 +1,67 @@
+//! Pages of claims for operators.
+
+use hapax_core::{ClaimQuery, KeyKind, Oversight, Store, Tenant};
+
+use crate::{SERVER, client, open, pages_of};
+
+/// A page once cost as much as all claims of the tenant and its scopes.
+#[tokio::test]
+async fn fault_29_list_reads_only_its_page() {
+    let url = SERVER.database("list_pages");
+    let store = open(&url);
+    store.ping().await.unwrap();
+    let own = client(&url).await;
+    let fill = |tenant: &str, kind: &str, count: u32| {
+        format!(
+            "INSERT INTO hapax_claims SELECT {tenant}, '{kind}', 'op', 'k' || lpad(n::text, 6, '0'), \
+                 0, 1, 1, 0, 4000000000000, 0, 4000000000000, 'token', NULL, '' \
+             FROM generate_series(1, {count}) n;"
+        )
+    };
+    let others = ["'aaa'", "'mine-too'", "'zzz'"].map(|tenant| fill(tenant, "command", 10_000));
+    let mine = [
+        fill("'mine'", "command", 35),
+        fill("'mine'", "lock", 10_000),
+        fill("'mine/' || lpad(n::text, 4, '0')", "command", 1200),
+        fill("'mine/large'", "command", 20_000),
+    ];
+    own.batch_execute(&(others.concat() + &mine.concat() + "ANALYZE hapax_claims")).await.unwrap();
+
+    // As in a pool, where statements are prepared and their plans soon fit any parameters.
+    let prepare = "SET plan_cache_mode = force_generic_plan; \
+                   PREPARE page (text, text, text, text, text, bigint) AS ";
+    own.batch_execute(&format!("{prepare}{}", include_str!("../../src/sql/list.sql")))
+        .await
+        .unwrap();
+    let after = [("", "", ""), ("mine", "op", "k000010"), ("mine", "op", "k000035")];
+    for (tenant, scope, name) in after.into_iter().chain([("mine/large", "op", "k010000")]) {
+        let page = format!("EXECUTE page('mine', 'command', '{tenant}', '{scope}', '{name}', 10)");
+        let pages = pages_of(&own, &page).await;
+        assert!(pages < 400, "{pages} pages after {tenant} {name}");
+    }
+
+    let (tenant, kind) = (Tenant::new("mine").unwrap(), KeyKind::Command);
+    for max_claims in [1000, 50_000] {
+        let mut query =
+            ClaimQuery { tenant: tenant.clone(), kind, status: None, after: None, max_claims };
+        let mut keys = Vec::new();
+        loop {
+            let page = store.list(&query).await.unwrap();
+            keys.extend(page.claims.into_iter().map(|claim| claim.key));
+            query.after = page.next;
+            if query.after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(keys.len(), 35 + 1200 + 20_000);
+        assert!(keys.is_sorted_by_key(|key| (key.tenant().as_str(), key.name().to_owned())));
+    }
+    // A cursor of another tenant shows nothing of that tenant.
+    for after in ["zzz:command:op:k000001", "mine-too:command:op:k000001"] {
+        let after = Some(after.to_owned());
+        let query =
+            ClaimQuery { tenant: tenant.clone(), kind, status: None, after, max_claims: 50 };
+        let page = store.list(&query).await.unwrap();
+        assert!(page.claims.iter().all(|claim| claim.key.tenant().as_str().starts_with("mine/")));
+    }
+}
