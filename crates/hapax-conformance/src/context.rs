@@ -34,6 +34,21 @@ impl LawContext {
         self.subject.advance(time + Duration::from_millis(20)).await;
     }
 
+    /// Sweeps until nothing is left. On a private store exactly `expired` rows have to go.
+    pub(crate) async fn sweep(&self, expired: u64) {
+        let mut count = 0;
+        loop {
+            let swept = self.store.sweep(10_000).await.expect("the store answers");
+            count += swept.count;
+            if !swept.more {
+                break;
+            }
+        }
+        if self.subject.is_private() {
+            assert_eq!(count, expired, "rows that were swept");
+        }
+    }
+
     /// A tenant whose name begins with that of this law's tenant.
     pub(crate) fn other_tenant(&self) -> Tenant {
         Tenant::new(&format!("{}x", self.tenant.as_str())).unwrap()

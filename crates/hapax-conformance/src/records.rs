@@ -29,6 +29,7 @@ laws![
     put_with_ttl_replaces_the_ttl,
     get_does_not_renew_the_ttl,
     expired_record_counts_as_absent,
+    sweep_removes_only_expired_records,
     binary_records_are_returned_unchanged,
     tenants_with_equal_names_are_separate,
     hostile_names_are_kept_apart,
@@ -265,4 +266,15 @@ async fn hostile_names_are_kept_apart(s: LawContext, _: Key) {
     for name in names {
         assert_eq!(s.get(&s.record(name)).await.unwrap().value, name.as_bytes());
     }
+}
+
+async fn sweep_removes_only_expired_records(s: LawContext, kept: Key) {
+    let [gone, later] = ["gone", "later"].map(|name| s.record(name));
+    for (key, ttl) in [(&gone, Some(SHORT)), (&later, Some(LONG)), (&kept, None)] {
+        assert!(matches!(s.put(key, "v", Expect::Any, ttl).await, Put::Stored { .. }));
+    }
+    s.outlive(SHORT).await;
+    s.sweep(1).await;
+    assert!(s.get(&gone).await.is_none());
+    assert!(s.get(&later).await.is_some() && s.get(&kept).await.is_some());
 }

@@ -18,6 +18,12 @@ pub trait StoreUnderTest: Send + Sync + 'static {
     /// without persistence (memory) returns the same handle again.
     async fn open(&self) -> Arc<dyn Store>;
 
+    /// Whether only one law at a time uses the data, so that the law can tell how many rows a sweep has to
+    /// delete. No by default, and for stores that expire data by themselves.
+    fn is_private(&self) -> bool {
+        false
+    }
+
     /// Advances the store's clock. The default sleeps, for a store that uses the real time.
     async fn advance(&self, time: Duration) {
         tokio::time::sleep(time).await;

@@ -57,7 +57,7 @@ const KEYS: usize = 2;
 pub(super) fn steps(count: Range<usize>) -> impl Strategy<Value = Vec<ClaimHistoryStep>> {
     let expect = || prop_oneof![Just(Expected::Any), Just(Expected::Absent), Just(Expected::Seen)];
     let claim = (
-        prop::option::weighted(0.15, 0..1_u8),
+        prop::option::weighted(0.3, 0..2_u8),
         any::<bool>(),
         any::<bool>(),
         any::<bool>(),

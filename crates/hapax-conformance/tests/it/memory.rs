@@ -23,6 +23,10 @@ impl StoreUnderTest for InManualTime {
         self.store.clone()
     }
 
+    fn is_private(&self) -> bool {
+        true
+    }
+
     async fn advance(&self, time: Duration) {
         self.clock.advance(time);
     }

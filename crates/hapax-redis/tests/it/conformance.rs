@@ -57,7 +57,6 @@ async fn tls_server_keeps_every_law_for_a_restricted_user() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn valkey_keeps_every_law() {
-    // Skipped without Valkey, which `./test.sh` installs.
     if let Some(binary) = hapax_testkit::valkey_server() {
         let valkey = Redis::binary_with(binary, IN_MEMORY);
         check(valkey.url(), Some(valkey.port())).await;

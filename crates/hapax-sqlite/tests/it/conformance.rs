@@ -28,6 +28,10 @@ impl StoreUnderTest for File {
         Arc::new(SqliteStore::open(config.clock(self.clock.clone())).unwrap())
     }
 
+    fn is_private(&self) -> bool {
+        true
+    }
+
     async fn advance(&self, time: Duration) {
         self.clock.advance(time);
     }

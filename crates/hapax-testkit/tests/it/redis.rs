@@ -75,7 +75,6 @@ fn redis_tls_is_verified_against_the_authority() {
 
 #[test]
 fn valkey_starts_like_redis() {
-    // Skipped on a machine without Valkey.
     let Some(binary) = valkey_server() else {
         return;
     };

@@ -1,5 +1,6 @@
 //! Planted bugs of claims, records and lists.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,9 +9,9 @@ use hapax_conformance::StoreWrapper;
 use hapax_core::claims::ClaimState;
 use hapax_core::memory::MemoryStore;
 use hapax_core::{
-    ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Expect, Fence, Key,
-    OnUnknown, Operation, Oversight, Put, Records, Step, Store, StoreResult, Tenant, Ticket, Token,
-    Watch,
+    ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Expect, Fence,
+    Fingerprint, Key, OnUnknown, Operation, Oversight, Put, Records, Step, Store, StoreResult,
+    Swept, Tenant, Ticket, Token, Watch,
 };
 
 use super::bugs;
@@ -36,6 +37,14 @@ bugs! {
     TtlNotKept => "put_without_ttl_keeps_the_ttl",
     /// Tenants share their keys.
     OneTenant => "tenants_with_equal_keys_are_separate",
+    /// Takes all fingerprints for the same one.
+    FingerprintsAreEqual => "another_fingerprint_is_a_mismatch_while_pending",
+    /// A sweep deletes nothing.
+    SweepsNothing => "sweep_removes_only_expired_claims",
+    /// A sweep does not tell how much it deleted.
+    SweepCountsNothing => "sweep_removes_only_expired_claims",
+    /// A sweep deletes records that have not expired.
+    SweepsEverything => "sweep_removes_only_expired_records",
     /// A list ends with its first page.
     ListsOnePage => "list_shows_exactly_the_claims_of_its_tenant_and_kind",
 }
@@ -43,11 +52,13 @@ bugs! {
 pub(crate) struct ClaimsMutant {
     bug: Bug,
     store: MemoryStore,
+    /// The keys of all records that were put.
+    records: Mutex<Vec<Key>>,
 }
 
 impl ClaimsMutant {
     pub(crate) fn new(bug: Bug, store: MemoryStore) -> Self {
-        Self { bug, store }
+        Self { bug, store, records: Mutex::default() }
     }
 
     fn key(&self, key: &Key) -> Key {
@@ -86,8 +97,12 @@ impl StoreWrapper for ClaimsMutant {
             _ => {}
         }
         let mut ask = ask.clone();
-        if self.bug == Bug::AlwaysTakesOver {
-            ask.on_unknown = OnUnknown::TakeOver;
+        match self.bug {
+            Bug::AlwaysTakesOver => ask.on_unknown = OnUnknown::TakeOver,
+            Bug::FingerprintsAreEqual => {
+                ask.fingerprint = ask.fingerprint.and_then(|_| Fingerprint::new("same"));
+            }
+            _ => {}
         }
         Ok(match self.store.claim(key, &ask).await? {
             Claimed::Granted { ticket, attempt } if self.bug == Bug::ConstantFence => {
@@ -116,6 +131,7 @@ impl StoreWrapper for ClaimsMutant {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> StoreResult<Put> {
+        self.records.lock().unwrap().push(key.clone());
         if self.bug == Bug::TtlNotKept && ttl.is_none() && *expect == Expect::Any {
             let _ = self.store.delete(key, &Expect::Any).await?;
         }
@@ -128,6 +144,23 @@ impl StoreWrapper for ClaimsMutant {
             return self.store.put(key, value, &Expect::Any, ttl).await;
         }
         self.store.put(key, value, expect, ttl).await
+    }
+
+    async fn sweep(&self, at_most: u32) -> StoreResult<Swept> {
+        if self.bug == Bug::SweepsNothing {
+            return Ok(Swept { count: 0, more: false });
+        }
+        let mut swept = self.store.sweep(at_most).await?;
+        if self.bug == Bug::SweepCountsNothing {
+            swept.count = 0;
+        }
+        if self.bug == Bug::SweepsEverything {
+            let records = std::mem::take(&mut *self.records.lock().unwrap());
+            for key in records {
+                let _ = self.store.delete(&key, &Expect::Any).await?;
+            }
+        }
+        Ok(swept)
     }
 
     async fn list(&self, query: &ClaimQuery) -> StoreResult<ClaimPage> {
