@@ -13,6 +13,8 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pin_project_lite::pin_project;
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::request::IDEMPOTENCY_KEY;
+use crate::service::{HAPAX_ATTEMPT, HAPAX_FENCE};
 use crate::{Problem, ProblemKind};
 
 /// Any error of a body.
@@ -47,7 +49,7 @@ impl FullBody {
         }
         match pin!(Limited::new(body, max)).collect().await {
             Ok(body) => {
-                let trailers = body.trailers().cloned();
+                let trailers = body.trailers().cloned().and_then(strip_forged_trailers);
                 Ok(Self::new(body.to_bytes(), trailers))
             }
             // The exceeded limit may also be that of a body limit outside the layer.
@@ -77,6 +79,14 @@ impl FullBody {
         }
         self.trailers.take().map(Frame::trailers)
     }
+}
+
+/// Removes the trailers that a service could take for the layer's own headers, or for another key.
+fn strip_forged_trailers(mut trailers: HeaderMap) -> Option<HeaderMap> {
+    for name in [HAPAX_ATTEMPT, HAPAX_FENCE, IDEMPOTENCY_KEY] {
+        trailers.remove(name);
+    }
+    (!trailers.is_empty()).then_some(trailers)
 }
 
 fn is_length_limit(error: &(dyn StdError + 'static)) -> bool {

@@ -5,10 +5,15 @@ use std::time::Duration;
 
 use hapax_core::lock::OnStoreError;
 use hapax_core::{OnUnknown, Tenant, metric_names};
+use http::header::HeaderName;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::{CallerScope, FingerprintOf, grpc};
+
+/// Headers besides `Authorization` that identify a caller by default.
+const DEFAULT_CREDENTIAL_HEADERS: [&str; 4] =
+    ["x-api-key", "api-key", "x-auth-token", "x-access-token"];
 
 type PathOf = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
 
@@ -30,6 +35,7 @@ type PathOf = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
 pub struct IdempotencyConfig {
     pub(crate) tenant: Tenant,
     pub(crate) scope: CallerScope,
+    pub(crate) credential_headers: Vec<HeaderName>,
     pub(crate) methods: Vec<Method>,
     pub(crate) path: Option<PathOf>,
     pub(crate) require_key: bool,
@@ -50,6 +56,7 @@ impl Default for IdempotencyConfig {
         Self {
             tenant: Tenant::default(),
             scope: CallerScope::default(),
+            credential_headers: DEFAULT_CREDENTIAL_HEADERS.map(HeaderName::from_static).to_vec(),
             methods: vec![Method::POST, Method::PATCH],
             path: None,
             require_key: false,
@@ -128,6 +135,20 @@ impl IdempotencyConfig {
     /// See [`with_methods`](Self::with_methods).
     pub fn methods(&self) -> &[Method] {
         &self.methods
+    }
+
+    /// The headers that identify a caller beside `Authorization`, where the scope is
+    /// [`CallerScope::Authorization`]: `X-Api-Key`, `Api-Key`, `X-Auth-Token` and `X-Access-Token`
+    /// by default.
+    #[must_use]
+    pub fn with_credential_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.credential_headers = names.into_iter().collect();
+        self
+    }
+
+    /// See [`with_credential_headers`](Self::with_credential_headers).
+    pub fn credential_headers(&self) -> &[HeaderName] {
+        &self.credential_headers
     }
 
     /// Replaces the verdict for one status.

@@ -2,13 +2,20 @@ use std::collections::HashSet;
 use std::fmt;
 
 use hapax_core::{Fingerprint, canonical_json};
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HeaderName};
 use http::request::Parts;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// The part of a body that makes two requests the same. Method, path, query and content type always
-/// count.
+/// Headers by which a service may take a request for one with another method.
+pub(crate) static METHOD_OVERRIDES: [HeaderName; 3] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+];
+
+/// The part of a body that makes two requests the same. Method (also one that a header such as
+/// `X-HTTP-Method-Override` names), path, query and content type always count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FingerprintOf {
@@ -28,13 +35,19 @@ impl FingerprintOf {
     pub(crate) fn of_request(&self, parts: &Parts, body: &[u8]) -> Fingerprint {
         let content_type = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
         let canonical = self.canonical_body(body);
-        Fingerprint::of(&[
+        let mut counted = vec![
             parts.method.as_str().as_bytes(),
             parts.uri.path().as_bytes(),
             parts.uri.query().unwrap_or_default().as_bytes(),
             content_type,
             canonical.as_deref().map_or(body, str::as_bytes),
-        ])
+        ];
+        for name in &METHOD_OVERRIDES {
+            for value in parts.headers.get_all(name) {
+                counted.extend([name.as_str().as_bytes(), value.as_bytes()]);
+            }
+        }
+        Fingerprint::of(&counted)
     }
 
     /// The text to hash instead of the body; `None` where the body's bytes count.

@@ -1,24 +1,32 @@
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use hapax_core::{
     ClaimRequest, Claimed, Fingerprint, InvalidKey, Key, MAX_NAME, Operation, Tenant, Ticket,
 };
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Response};
 
 use crate::config::HeadVerdict;
+use crate::fingerprint::METHOD_OVERRIDES;
 use crate::replay::{RunOrRespond, capture, decide, fits, tombstone};
 use crate::{FullBody, IdempotencyConfig, Problem, ProblemKind, Verdict};
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// How the caller of a request is identified. A key means something only together with its caller,
 /// so that no caller gets a response that was made for another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallerScope {
-    /// A hash of `Authorization`. A request with a `Cookie` and no `Authorization` is refused,
-    /// because its caller cannot be identified. One with neither is anonymous.
+    /// A hash of all credentials in the head: `Authorization`, and the headers of
+    /// [`with_credential_headers`](IdempotencyConfig::with_credential_headers). An empty one is
+    /// none.
+    ///
+    /// A request with a `Cookie` beside no credentials, or beside nothing but Basic, is refused:
+    /// the cookie may be what tells its caller from another one. A request with neither is
+    /// anonymous. Digest credentials change with every request and need another scope.
     #[default]
     Authorization,
     /// A hash of this header, which a trusted hop sets.
@@ -34,22 +42,69 @@ impl CallerScope {
     ///
     /// All values of a repeated header count, in their order: the service may believe any of them,
     /// so a caller who adds another one's credentials must not get that one's tenant.
-    fn tenant(&self, tenant: &Tenant, headers: &HeaderMap) -> Option<Tenant> {
-        let all = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
-        let (kind, values): (&str, Vec<&[u8]>) = match self {
-            Self::Single => return Some(tenant.clone()),
-            Self::Authorization => ("authorization", all(&AUTHORIZATION)),
-            Self::Header(name) => ("header", all(name)),
-            Self::Cookie(name) => ("cookie", cookies(headers, name)),
+    fn tenant(&self, config: &IdempotencyConfig, headers: &HeaderMap) -> Option<Tenant> {
+        let (kind, values): (&str, Vec<Cow<'_, [u8]>>) = match self {
+            Self::Single => return Some(config.tenant.clone()),
+            Self::Authorization => credentials(&config.credential_headers, headers)?,
+            Self::Header(name) => ("header", borrowed(non_empty(headers, name))),
+            Self::Cookie(name) => ("cookie", borrowed(cookies(headers, name))),
         };
-        let anonymous = *self == Self::Authorization && !headers.contains_key(COOKIE);
-        if values.is_empty() && !anonymous {
+        if values.is_empty() && *self != Self::Authorization {
             return None;
         }
         let mut parts = vec![kind.as_bytes()];
-        parts.extend(values);
-        tenant.scoped(&Fingerprint::of(&parts).as_str()[..32]).ok()
+        parts.extend(values.iter().map(Cow::as_ref));
+        config.tenant.scoped(&Fingerprint::of(&parts).as_str()[..32]).ok()
     }
+}
+
+/// The credentials in the head, none for an anonymous caller; `None` where a cookie may be what
+/// tells the caller from another one.
+fn credentials<'a>(
+    names: &[HeaderName],
+    headers: &'a HeaderMap,
+) -> Option<(&'static str, Vec<Cow<'a, [u8]>>)> {
+    let mut authorization = non_empty(headers, &AUTHORIZATION);
+    authorization.retain(|value| !is_bare_scheme(value));
+    let others: Vec<Vec<u8>> = names
+        .iter()
+        .flat_map(|name| non_empty(headers, name).into_iter().map(|value| with_name(name, value)))
+        .collect();
+    let only_basic = others.is_empty() && authorization.iter().all(|value| is_basic(value));
+    if only_basic && !non_empty(headers, &COOKIE).is_empty() {
+        return None;
+    }
+    if others.is_empty() {
+        return Some(("authorization", borrowed(authorization)));
+    }
+    let authorization = authorization.into_iter().map(|value| with_name(&AUTHORIZATION, value));
+    Some(("credentials", authorization.chain(others).map(Cow::Owned).collect()))
+}
+
+/// `name:value`: no header name contains a colon, so that two pairs never give the same bytes.
+fn with_name(name: &HeaderName, value: &[u8]) -> Vec<u8> {
+    [name.as_str().as_bytes(), b":", value].concat()
+}
+
+fn borrowed(values: Vec<&[u8]>) -> Vec<Cow<'_, [u8]>> {
+    values.into_iter().map(Cow::Borrowed).collect()
+}
+
+fn non_empty<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a [u8]> {
+    let values = headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    values.filter(|value| !value.trim_ascii().is_empty()).collect()
+}
+
+/// Whether an `Authorization` names its scheme and has no credentials, as a client sends whose
+/// token is empty.
+fn is_bare_scheme(value: &[u8]) -> bool {
+    let schemes = [&b"basic"[..], b"bearer", b"digest", b"negotiate", b"token"];
+    schemes.iter().any(|scheme| value.trim_ascii().eq_ignore_ascii_case(scheme))
+}
+
+fn is_basic(value: &[u8]) -> bool {
+    let scheme = value.trim_ascii_start().split(u8::is_ascii_whitespace).next();
+    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"basic"))
 }
 
 fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a [u8]> {
@@ -59,7 +114,7 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a [u8]> {
         .filter_map(|pair| {
             let equals = pair.iter().position(|&byte| byte == b'=')?;
             let (found, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
-            (found == name.as_bytes()).then_some(value)
+            (found == name.as_bytes() && !value.is_empty()).then_some(value)
         })
         .collect()
 }
@@ -125,7 +180,7 @@ pub(crate) fn parse_head(
     parts: &Parts,
 ) -> Result<Option<Key>, Problem> {
     if !config.takes_key(&parts.method) {
-        return Ok(None);
+        return refuse_disguised_method(config, parts).map(|()| None);
     }
     let invalid = |detail: String| Problem::new(ProblemKind::InvalidKey, detail);
     let Some(key) = parse_key(&parts.headers).map_err(|error| invalid(error.to_string()))? else {
@@ -137,15 +192,44 @@ pub(crate) fn parse_head(
         }
         return Ok(None);
     };
-    let tenant = config.scope.tenant(&config.tenant, &parts.headers).ok_or_else(|| {
-        Problem::new(
-            ProblemKind::ScopeMissing,
-            "a key belongs to its caller: send credentials (Authorization, unless the service is \
-             configured for a cookie or another header)",
-        )
+    let tenant = config.scope.tenant(config, &parts.headers).ok_or_else(|| {
+        let detail = match config.scope {
+            CallerScope::Authorization => {
+                "a key belongs to its caller, and a cookie beside no credentials, or beside nothing \
+                 but Basic, does not say which part of it identifies the caller: send a token, or \
+                 configure the scope (--scope cookie:NAME, header:NAME or single)"
+            }
+            _ => {
+                "a key belongs to its caller: send the header or cookie that the service is \
+                 configured to identify callers by"
+            }
+        };
+        Problem::new(ProblemKind::ScopeMissing, detail)
     })?;
     let key = Key::command(&tenant, Operation(&operation_of(config, parts)), &key);
     key.map(Some).map_err(|error| invalid(error.to_string()))
+}
+
+/// Refuses a method that takes no key and asks the service to be treated as one that does, where
+/// the request has a key or needs one: the service would run it unprotected.
+fn refuse_disguised_method(config: &IdempotencyConfig, parts: &Parts) -> Result<(), Problem> {
+    if !config.require_key && !parts.headers.contains_key(IDEMPOTENCY_KEY) {
+        return Ok(());
+    }
+    let means_keyed = |value: &HeaderValue| {
+        let is_named = |method: &Method| {
+            value.as_bytes().trim_ascii().eq_ignore_ascii_case(method.as_str().as_bytes())
+        };
+        config.methods.iter().any(|method| config.takes_key(method) && is_named(method))
+    };
+    let mut overrides = METHOD_OVERRIDES.iter().flat_map(|name| parts.headers.get_all(name));
+    if overrides.any(means_keyed) {
+        return Err(Problem::invalid(
+            "the method takes no key, and a method override names one that does; send the request \
+             with that method itself; nothing was run",
+        ));
+    }
+    Ok(())
 }
 
 /// `METHOD /path`; a path that cannot be part of a key is represented by its hash.

@@ -29,8 +29,8 @@ use crate::{
     ResponseBody,
 };
 
-const HAPAX_ATTEMPT: HeaderName = HeaderName::from_static("hapax-attempt");
-const HAPAX_FENCE: HeaderName = HeaderName::from_static("hapax-fence");
+pub(crate) const HAPAX_ATTEMPT: HeaderName = HeaderName::from_static("hapax-attempt");
+pub(crate) const HAPAX_FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 const HAPAX_UNPROTECTED: HeaderName = HeaderName::from_static("hapax-unprotected");
 
 /// A service that runs once for each key.

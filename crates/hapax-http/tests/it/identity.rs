@@ -105,8 +105,8 @@ async fn method_is_part_of_the_operation() {
 async fn scope_repeated_authorization_is_another_caller() {
     let (a, b) = (("authorization", "a"), ("authorization", "b"));
     let none: &[(&str, &str)] = &[];
-    let requests = [&[a, b][..], &[a][..], &[b][..], &[b, a][..], none, &[("authorization", "")]];
-    assert_eq!(ran(IdempotencyConfig::new(), &requests).await, 6);
+    let requests = [&[a, b][..], &[a][..], &[b][..], &[b, a][..], none];
+    assert_eq!(ran(IdempotencyConfig::new(), &requests).await, 5);
     assert_eq!(ran(IdempotencyConfig::new(), &[&[a, b], &[a, b]]).await, 1);
 }
 
@@ -238,4 +238,109 @@ async fn with_path_as_operation_still_fingerprints_the_path() {
     let app = app(memory().0, config, || async { "ran" });
     assert_eq!(send(&app, post_to("/orders/1")).await.status, 200);
     assert_eq!(send(&app, post_to("/orders/2")).await.code(), "key-reused");
+}
+
+/// A request with the key `k` and these headers.
+fn with_headers(headers: &[(&str, &str)]) -> Request<Body> {
+    let mut request = post("k", "");
+    for (name, value) in headers {
+        let name: axum::http::HeaderName = name.parse().unwrap();
+        request.headers_mut().append(name, value.parse().unwrap());
+    }
+    request
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SecondCaller {
+    Same,
+    Other,
+    Missing,
+}
+
+/// Whether the second of two requests with one key gets the first one's response.
+async fn second_caller(
+    config: IdempotencyConfig,
+    first: &[(&str, &str)],
+    second: &[(&str, &str)],
+) -> SecondCaller {
+    let app = app(memory().0, config, || async { "ran" });
+    send(&app, with_headers(first)).await;
+    let answer = send(&app, with_headers(second)).await;
+    match answer.status.as_u16() {
+        200 if answer.is_replay() => SecondCaller::Same,
+        200 => SecondCaller::Other,
+        _ => {
+            answer.assert_problem(400, "scope-missing");
+            SecondCaller::Missing
+        }
+    }
+}
+
+#[tokio::test]
+async fn fault_17_caller_is_every_credential() {
+    use SecondCaller::{Missing, Other, Same};
+    let (key_a, key_b) = (("x-api-key", "a"), ("x-api-key", "b"));
+    let (session_1, session_2) = (("cookie", "sid=1"), ("cookie", "sid=2"));
+    let (empty, bearer) = (("authorization", ""), ("authorization", "Bearer t"));
+    let (basic, loud_basic) = (("authorization", "Basic eA=="), ("authorization", "bAsIc eA=="));
+    let bare_scheme = ("authorization", "Bearer");
+    let name_as_value = ("authorization", "x-api-key:a");
+    for (first, second, expected) in [
+        (&[key_a][..], &[][..], Other),
+        (&[key_a], &[key_b], Other),
+        (&[key_a], &[key_a], Same),
+        (&[("api-key", "a")], &[("x-auth-token", "a")], Other),
+        (&[("x-access-token", "a")], &[], Other),
+        (&[empty, session_1], &[empty, session_2], Missing),
+        (&[bare_scheme, session_1], &[bare_scheme, session_2], Missing),
+        (&[("x-api-key", " "), session_1], &[("x-api-key", " "), session_2], Missing),
+        (&[basic, session_1], &[basic, session_2], Missing),
+        (&[loud_basic, session_1], &[loud_basic, session_2], Missing),
+        (&[basic], &[basic], Same),
+        (&[basic, ("cookie", "")], &[basic], Same),
+        (&[bearer, session_1], &[bearer, session_2], Same),
+        (&[key_a, session_1], &[key_a, session_2], Same),
+        (&[basic, key_a, session_1], &[basic, key_a, session_2], Same),
+        (&[empty], &[], Same),
+        (&[name_as_value], &[key_a], Other),
+        (&[bearer], &[bearer, key_a], Other),
+        (&[bearer], &[bearer], Same),
+    ] {
+        let seen = second_caller(IdempotencyConfig::new(), first, second).await;
+        assert_eq!(seen, expected, "{first:?} then {second:?}");
+    }
+}
+
+#[tokio::test]
+async fn fault_17_empty_scope_header_or_cookie_is_missing() {
+    let by_header = scoped(CallerScope::Header("x-user".parse().unwrap()));
+    let by_cookie = scoped(CallerScope::Cookie("sid".into()));
+    for (config, headers) in
+        [(by_header, ("x-user", "")), (by_cookie, ("cookie", "theme=dark; sid= "))]
+    {
+        asked(config, with_headers(&[headers])).await.assert_problem(400, "scope-missing");
+    }
+}
+
+#[tokio::test]
+async fn fault_22_method_override_is_part_of_the_request() {
+    for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
+        let app = app(memory().0, IdempotencyConfig::new(), || async { "ran" });
+        assert_eq!(send(&app, post("k", "")).await.body, "ran");
+        let other = send(&app, with_headers(&[(name, "DELETE")])).await;
+        other.assert_problem(422, "key-reused");
+        // The service would run a POST, for which the layer has checked no key.
+        let mut disguised = with_headers(&[(name, " post ")]);
+        *disguised.method_mut() = Method::PUT;
+        send(&app, disguised).await.assert_problem(400, "invalid-request");
+        let mut keyless = with_headers(&[(name, "POST")]);
+        *keyless.method_mut() = Method::PUT;
+        keyless.headers_mut().remove("idempotency-key");
+        assert_eq!(send(&app, keyless).await.body, "ran");
+    }
+    let mut keyless = with_headers(&[("x-http-method-override", "PATCH")]);
+    *keyless.method_mut() = Method::PUT;
+    keyless.headers_mut().remove("idempotency-key");
+    let required = IdempotencyConfig::new().with_required_key(true);
+    asked(required, keyless).await.assert_problem(400, "invalid-request");
 }

@@ -165,17 +165,22 @@ async fn endless_response_is_dropped_after_disconnect() {
 }
 
 #[tokio::test]
-async fn request_trailers_reach_the_service() {
+async fn fault_22_request_trailers_reach_the_service_without_forged_ones() {
     use tower::{Layer, service_fn};
     let (tap, body) = fed(None);
     tap.send("body");
-    tap.trailers("checksum", "42");
+    let forged = [("hapax-fence", "9"), ("hapax-attempt", "9"), ("idempotency-key", "z")];
+    let pairs = forged.into_iter().chain([("checksum", "42")]);
+    let named = pairs.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+    tap.0.send(Ok(Frame::trailers(named.collect()))).unwrap();
     drop(tap);
     let layer = hapax_http::IdempotencyLayer::new(memory().0);
     let service = layer.layer(service_fn(
         |request: axum::http::Request<hapax_http::RequestBody<Fed>>| async {
             let body = request.into_body().collect().await.unwrap();
-            let checksum = body.trailers().unwrap()["checksum"].clone();
+            let trailers = body.trailers().unwrap();
+            assert_eq!(trailers.len(), 1, "only the layer writes the others");
+            let checksum = trailers["checksum"].clone();
             let response = Response::builder().header("checksum", checksum);
             Ok::<_, Infallible>(response.body(http_body_util::Full::new(body.to_bytes())).unwrap())
         },

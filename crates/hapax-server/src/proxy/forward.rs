@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use hapax_http::{CallerScope, IdempotencyConfig};
 use hyper::HeaderMap;
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HeaderName, HeaderValue, TE, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HeaderName, HeaderValue, TE, UPGRADE,
 };
 use hyper::http::uri::Authority;
 
@@ -39,9 +40,9 @@ const ORIGIN: [&str; 8] = [
     "x-real-ip",
 ];
 
-/// Headers that reach the upstream even if `Connection` names them. The layer identified the caller and
-/// the attempt by them, and the upstream must see the same.
-const END_TO_END: [&str; 7] = [
+/// Headers that the layer identifies the caller, the request and the attempt by; the upstream must see
+/// the same.
+const END_TO_END: [&str; 10] = [
     "authorization",
     "content-type",
     "cookie",
@@ -49,12 +50,35 @@ const END_TO_END: [&str; 7] = [
     "hapax-fence",
     "host",
     "idempotency-key",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
 ];
 
-/// Headers that the layer writes. The layer strips them itself, except in their other spelling.
-const LAYER: [&str; 2] = ["hapax-attempt", "hapax-fence"];
+/// The headers that tell a route's upstream whose request it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IdentityHeaders(Vec<HeaderName>);
 
-pub(crate) fn strip_connection(headers: &mut HeaderMap) {
+impl IdentityHeaders {
+    pub(crate) fn of(policy: &IdempotencyConfig) -> Self {
+        let scope = match policy.scope() {
+            CallerScope::Header(name) => Some(name.clone()),
+            _ => None,
+        };
+        Self(policy.credential_headers().iter().cloned().chain(scope).collect())
+    }
+
+    fn contains(&self, name: &HeaderName) -> bool {
+        END_TO_END.contains(&name.as_str()) || self.0.contains(name)
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        END_TO_END.into_iter().chain(self.0.iter().map(HeaderName::as_str))
+    }
+}
+
+/// Removes the headers of one connection, except those of `kept` that `Connection` names.
+pub(crate) fn strip_connection(headers: &mut HeaderMap, kept: &IdentityHeaders) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -63,7 +87,7 @@ pub(crate) fn strip_connection(headers: &mut HeaderMap) {
         .filter_map(|name| HeaderName::try_from(name.trim()).ok())
         .collect();
     for name in named {
-        if !END_TO_END.contains(&name.as_str()) {
+        if !kept.contains(&name) {
             headers.remove(name);
         }
     }
@@ -73,12 +97,12 @@ pub(crate) fn strip_connection(headers: &mut HeaderMap) {
 }
 
 /// Removes the headers of one connection. `TE: trailers`, which gRPC needs, stays in HTTP/2.
-pub(crate) fn strip_request(headers: &mut HeaderMap, http2: bool) {
+pub(crate) fn strip_request(headers: &mut HeaderMap, http2: bool, kept: &IdentityHeaders) {
     let trailers =
         headers.get_all(TE).iter().filter_map(|line| line.to_str().ok()).any(|line| {
             line.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
         });
-    strip_connection(headers);
+    strip_connection(headers, kept);
     headers.remove(TE);
     if trailers && http2 {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -95,6 +119,31 @@ pub(crate) fn set_length(headers: &mut HeaderMap, exact: Option<u64>) {
     }
 }
 
+/// Joins the cookies of an HTTP/2 request, which may come in several headers, to the one header that
+/// HTTP/1.1 allows (RFC 9113, 8.2.3).
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let lines: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if lines.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Removes trailers that the upstream could take for headers which decide whose request it is, where
+/// it came from or where it ends.
+pub(crate) fn strip_trailers(trailers: &mut HeaderMap, identity: &IdentityHeaders) {
+    const FRAMING: [&str; 3] = ["content-length", "te", "trailer"];
+    let is_forged = |name: &&HeaderName| {
+        let mut known = identity.names().chain(HOP_BY_HOP).chain(ORIGIN).chain(FRAMING);
+        known.any(|known| is_same_in_cgi(known, name.as_str()))
+    };
+    let forged: Vec<HeaderName> = trailers.keys().filter(is_forged).cloned().collect();
+    for name in forged {
+        trailers.remove(name);
+    }
+}
+
 /// Writes where the request came from. The client's own headers about it stay only if it is trusted.
 pub(crate) fn set_origin(
     headers: &mut HeaderMap,
@@ -102,7 +151,6 @@ pub(crate) fn set_origin(
     host: Option<&Authority>,
     trusted: bool,
 ) {
-    remove_underscore_spellings(headers);
     if !trusted {
         for name in ORIGIN {
             headers.remove(name);
@@ -123,20 +171,25 @@ pub(crate) fn set_origin(
     }
 }
 
-/// Removes `X_Forwarded_For` and the like, which CGI-like services read as `X-Forwarded-For`.
-fn remove_underscore_spellings(headers: &mut HeaderMap) {
-    let other = |name: &&HeaderName| {
-        name.as_str().contains('_') && {
-            let name = name.as_str().replace('_', "-");
-            ORIGIN.contains(&name.as_str())
-                || LAYER.contains(&name.as_str())
-                || name == "idempotency-key"
-        }
+/// Removes `X_Forwarded_For`, `X_Api_Key` and the like, which CGI-like services read as
+/// `X-Forwarded-For` and `X-Api-Key`.
+pub(crate) fn remove_other_spellings(headers: &mut HeaderMap, identity: &IdentityHeaders) {
+    let is_other_spelling = |name: &&HeaderName| {
+        let mut known = identity.names().chain(ORIGIN);
+        !identity.contains(name)
+            && !ORIGIN.contains(&name.as_str())
+            && known.any(|known| is_same_in_cgi(known, name.as_str()))
     };
-    let others: Vec<HeaderName> = headers.keys().filter(other).cloned().collect();
+    let others: Vec<HeaderName> = headers.keys().filter(is_other_spelling).cloned().collect();
     for name in others {
         headers.remove(name);
     }
+}
+
+/// Whether two header names become one variable in CGI, which has no dash.
+fn is_same_in_cgi(one: &str, other: &str) -> bool {
+    let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    one.len() == other.len() && one.bytes().map(dashed).eq(other.bytes().map(dashed))
 }
 
 /// An element of `Forwarded` (RFC 7239).
@@ -215,7 +268,7 @@ mod tests {
             ("hapax-attempt", "1"),
             ("traceparent", "00-1-2-01"),
         ]);
-        strip_request(&mut headers, false);
+        strip_request(&mut headers, false, &IdentityHeaders::default());
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["hapax-attempt", "idempotency-key", "traceparent"]);
@@ -224,7 +277,7 @@ mod tests {
     #[test]
     fn strip_request_keeps_te_trailers_for_http2() {
         let mut headers = headers(&[("te", "trailers")]);
-        strip_request(&mut headers, true);
+        strip_request(&mut headers, true, &IdentityHeaders::default());
         assert_eq!(text(&headers, "te"), Some("trailers"));
     }
 
@@ -235,7 +288,6 @@ mod tests {
             ("x-forwarded-host", "evil.example"),
             ("x-forwarded-proto", "https"),
             ("forwarded", "for=1.2.3.4"),
-            ("x_forwarded_for", "1.2.3.4"),
             ("x-real-ip", "1.2.3.4"),
         ];
         let host: Authority = "shop.example:8788".parse().unwrap();
@@ -249,11 +301,40 @@ mod tests {
             ("x-forwarded-host", Some("shop.example:8788"), Some("evil.example")),
             ("x-forwarded-proto", Some("http"), Some("https")),
             ("forwarded", Some(element), Some(extended.as_str())),
-            ("x_forwarded_for", None, None),
             ("x-real-ip", None, Some("1.2.3.4")),
         ] {
             assert_eq!((text(&untrusted, name), text(&trusted, name)), (replaced, extended));
         }
+    }
+
+    #[test]
+    fn remove_other_spellings_keeps_the_configured_one() {
+        let scope = CallerScope::Header("x_user".parse().unwrap());
+        let identity = IdentityHeaders::of(&IdempotencyConfig::new().with_scope(scope));
+        let mut headers = headers(&[
+            ("x_forwarded_for", "1.2.3.4"),
+            ("hapax_attempt", "1"),
+            ("x_api_key", "a"),
+            ("x-api-key", "a"),
+            ("x_user", "a"),
+            ("x-user", "b"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x_other", "1"),
+        ]);
+        remove_other_spellings(&mut headers, &identity);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["x-api-key", "x-forwarded-for", "x_other", "x_user"]);
+    }
+
+    #[test]
+    fn strip_trailers_removes_what_decides_about_a_request() {
+        let identity = IdentityHeaders::of(&IdempotencyConfig::new());
+        let names = ["hapax-fence", "idempotency_key", "x-api-key", "host", "content-length"];
+        let mut trailers = headers(&names.map(|name| (name, "1")));
+        trailers.insert("checksum", 1.into());
+        strip_trailers(&mut trailers, &identity);
+        assert_eq!(trailers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["checksum"]);
     }
 
     #[test]

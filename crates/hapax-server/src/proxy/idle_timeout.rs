@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::BoxError;
 use super::client_fault::ClientFault;
+use super::forward::{self, IdentityHeaders};
 
 /// The reason of a body's error whose sender sent nothing for longer than the timeout.
 #[derive(Debug)]
@@ -106,9 +108,11 @@ enum UploadState {
     BrokenOff(ClientFault),
 }
 
-/// A request body that reports to an [`UpstreamIdleTimer`] which side the upload waits for.
+/// A request body that reports to an [`UpstreamIdleTimer`] which side the upload waits for, and drops
+/// trailers that would forge headers.
 pub(crate) struct UploadProgress<B> {
     body: B,
+    identity: Arc<IdentityHeaders>,
     state: watch::Sender<UploadState>,
 }
 
@@ -116,9 +120,9 @@ pub(crate) struct UploadProgress<B> {
 pub(crate) struct UpstreamIdleTimer(watch::Receiver<UploadState>);
 
 impl<B> UploadProgress<B> {
-    pub(crate) fn new(body: B) -> (Self, UpstreamIdleTimer) {
+    pub(crate) fn new(body: B, identity: Arc<IdentityHeaders>) -> (Self, UpstreamIdleTimer) {
         let (state, timer) = watch::channel(UploadState::WaitsForUpstream);
-        (Self { body, state }, UpstreamIdleTimer(timer))
+        (Self { body, identity, state }, UpstreamIdleTimer(timer))
     }
 }
 
@@ -169,7 +173,12 @@ impl<B: Body<Error = BoxError> + Unpin> Body for UploadProgress<B> {
             Poll::Ready(Some(Err(error))) => UploadState::BrokenOff(ClientFault::of(&**error)),
             Poll::Ready(_) => UploadState::WaitsForUpstream,
         });
-        polled
+        polled.map_ok(|mut frame| {
+            if let Some(trailers) = frame.trailers_mut() {
+                forward::strip_trailers(trailers, &self.identity);
+            }
+            frame
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -189,6 +198,10 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(20);
 
+    fn progress<B>(body: B) -> (UploadProgress<B>, UpstreamIdleTimer) {
+        UploadProgress::new(body, Arc::default())
+    }
+
     #[tokio::test]
     async fn idle_timeout_body_fails_when_sender_stops() {
         let (mut sender, body) = Channel::<Bytes, BoxError>::new(1);
@@ -200,9 +213,9 @@ mod tests {
 
     #[tokio::test]
     async fn upstream_idle_timer_ends_when_nothing_is_read() {
-        let (_, mut timer) = UploadProgress::new(Channel::<Bytes, BoxError>::new(1).1);
+        let (_, mut timer) = progress(Channel::<Bytes, BoxError>::new(1).1);
         timer.idle_for(TIMEOUT).await;
-        let (body, mut timer) = UploadProgress::new(Channel::<Bytes, BoxError>::new(1).1);
+        let (body, mut timer) = progress(Channel::<Bytes, BoxError>::new(1).1);
         timer.idle_for(TIMEOUT).await;
         drop(body);
     }
@@ -210,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn upstream_idle_timer_ignores_a_slow_client() {
         let (_sender, body) = Channel::<Bytes, BoxError>::new(1);
-        let (mut body, mut timer) = UploadProgress::new(body);
+        let (mut body, mut timer) = progress(body);
         // The upstream asks for more, and the client has not sent it yet.
         tokio::select! {
             biased;

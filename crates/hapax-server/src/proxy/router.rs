@@ -16,7 +16,7 @@ use tower::{Layer, ServiceExt};
 use super::Client;
 use super::cors::CorsReader;
 use super::idle_timeout::IdleTimeoutBody;
-use super::route::{PathPattern, ProxyRoute};
+use super::route::{PathPattern, ProxyRoute, path};
 use super::upstream_body::UpstreamBody;
 use super::upstream_service::{ForwardOptions, UpstreamService};
 use crate::daemon::{GuardedBody, InFlightGuard, RequestHandler, RequestMetrics};
@@ -79,14 +79,16 @@ impl RequestHandler for ProxyRouter {
         request: Request<Incoming>,
         in_flight: InFlightGuard,
     ) -> Response<ProxyResponseBody> {
-        let route = self.0.routes.iter().find(|route| route.pattern.matches(request.uri().path()));
+        let route = self.0.route_of(request.uri().path());
         let label = route.map_or_else(|| "unmatched".into(), |route| route.label.clone());
         let mut metrics = RequestMetrics::new(request.method(), label);
         let cors_reader = CorsReader::of(&self.0.cors_origins, request.headers());
-        let mut response = match (check_request(&request), route) {
-            (Err(problem), _) => refuse(&problem),
-            (Ok(()), None) => refuse(&no_route()),
-            (Ok(()), Some(route)) => {
+        let checked = check_request(&request)
+            .and_then(|()| self.0.check_path(request.uri().path()))
+            .and_then(|()| route.ok_or_else(no_route));
+        let mut response = match checked {
+            Err(problem) => refuse(&problem),
+            Ok(route) => {
                 let request =
                     request.map(|body| IdleTimeoutBody::new(body, Some(self.0.body_timeout)));
                 let response = route.service.clone().oneshot(request).await;
@@ -112,6 +114,29 @@ fn name_no_unknown_reason<B>(response: &mut Response<B>) {
     }
 }
 
+impl Inner {
+    fn route_of(&self, path: &str) -> Option<&RouteService> {
+        self.routes.iter().find(|route| route.pattern.matches(path))
+    }
+
+    /// Refuses a path that belongs to another route once the upstream has normalised it, or that
+    /// leaves the root: it would escape its route's policy, or the base path of its upstream.
+    fn check_path(&self, path: &str) -> Result<(), Problem> {
+        if !path::may_be_normalised(path) {
+            return Ok(());
+        }
+        let label = |path: &str| self.route_of(path).map(|route| route.label.clone());
+        let same = |read: Option<String>| read.is_some_and(|read| label(&read) == label(path));
+        if same(path::normalised(path)) && same(path::liberal(path)) {
+            return Ok(());
+        }
+        Err(Problem::invalid(
+            "the path is not in its normal form (RFC 3986, 6.2.2), and means another one to a \
+             service that normalises it; send that one; nothing was run",
+        ))
+    }
+}
+
 /// Refuses a request that the upstream could read in another way, and CONNECT.
 fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(HOST).iter();
@@ -127,6 +152,11 @@ fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
         && request.uri().authority().is_none()
     {
         return Err(Problem::invalid("header Host is missing; nothing was run"));
+    }
+    if request.uri().authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(Problem::invalid(
+            "the target has a user or a password; send Authorization instead; nothing was run",
+        ));
     }
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {

@@ -18,7 +18,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use tower::Service;
 
 use super::Client;
-use super::forward;
+use super::forward::{self, IdentityHeaders};
 use super::idle_timeout::{IdleTimeoutBody, UploadProgress, UpstreamIdleTimer, is_idle};
 use super::route::ProxyRoute;
 use super::tunnel::Upgrade;
@@ -38,6 +38,7 @@ struct Inner {
     client: Client,
     options: ForwardOptions,
     target: UpstreamUrl,
+    identity: Arc<IdentityHeaders>,
     route: String,
     timeout: Duration,
     reruns: bool,
@@ -57,6 +58,7 @@ impl UpstreamService {
             client,
             options,
             target: route.target.clone(),
+            identity: Arc::new(IdentityHeaders::of(&route.policy)),
             route: route.pattern.to_string(),
             timeout: route.upstream_timeout,
             reruns: *route.policy.on_unknown() == OnUnknown::TakeOver,
@@ -97,7 +99,7 @@ impl Inner {
             return problem_response(&no_path());
         };
         self.rewrite_headers(&mut parts, body.size_hint().exact(), upgrade.as_ref());
-        let (body, mut idle_timer) = UploadProgress::new(body);
+        let (body, mut idle_timer) = UploadProgress::new(body, self.identity.clone());
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
         *request.uri_mut() = uri;
@@ -135,7 +137,11 @@ impl Inner {
         let host = requested_host(parts);
         let peer = parts.extensions.get::<Peer>().copied();
         let headers = &mut parts.headers;
-        forward::strip_request(headers, self.options.http2);
+        forward::strip_request(headers, self.options.http2, &self.identity);
+        forward::remove_other_spellings(headers, &self.identity);
+        if !self.options.http2 {
+            forward::join_cookies(headers);
+        }
         forward::set_length(headers, length);
         if let Some(peer) = peer {
             forward::set_origin(headers, peer, host.as_ref(), self.options.trust_forwarded);
@@ -162,13 +168,13 @@ impl Inner {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             // Without an upgrade in the request, the rest of the connection is not HTTP.
             let upgrade = upgrade.ok_or(UpstreamFailure::Cut)?;
-            forward::strip_connection(response.headers_mut());
+            forward::strip_connection(response.headers_mut(), &IdentityHeaders::default());
             upgrade.add_headers(response.headers_mut());
             upgrade.connect(&mut response);
             return Ok(response.map(|_| UpstreamBody::full(Default::default())));
         }
         *response.version_mut() = Version::HTTP_11;
-        forward::strip_connection(response.headers_mut());
+        forward::strip_connection(response.headers_mut(), &IdentityHeaders::default());
         let (mut parts, body) = response.into_parts();
         if body.size_hint().exact().is_none() {
             // The header would not match the bytes that are sent.

@@ -26,6 +26,7 @@ mod line_simulate;
 mod progress_page;
 mod proxy_answers;
 mod proxy_failures;
+mod proxy_identity;
 mod proxy_kills;
 mod proxy_once;
 mod proxy_passing;

@@ -1,5 +1,6 @@
 //! The routes of the proxy: which paths they match, and the upstream and policy of each.
 
+pub(crate) mod path;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,11 @@ impl PathPattern {
         if start.contains(['*', '?', '#', '{', '}']) {
             bail!("`path` takes \"/orders\" for one path, or \"/orders/*\" for all beneath it");
         }
+        ensure!(
+            path::normalised(start).as_deref() == Some(start),
+            "`path` is matched in its normal form: without //, . and .. segments, and with %XX only \
+             where it is needed, in upper case"
+        );
         Ok(pattern)
     }
 
@@ -99,6 +105,7 @@ fn general(settings: &ProxySettings) -> anyhow::Result<IdempotencyConfig> {
     let fingerprint = section.fingerprint.as_ref().map(|section| section.read()).transpose()?;
     let policy = IdempotencyConfig::new()
         .with_scope(settings.scope.clone())
+        .with_credential_headers(settings.credential_headers.0.clone())
         .with_methods(settings.methods.0.clone())
         .with_required_key(settings.require_key)
         .with_wait(settings.wait.0)

@@ -131,6 +131,8 @@ fn proxy_wrong_values_say_what_is_expected() {
         (&["--tls-cert", "a.pem"], String::new(), "--tls-key"),
         (&[], "[[proxy.route]]\npath = 'a'".to_owned(), "slash"),
         (&[], "[[proxy.route]]\npath = '/a/{id}'".to_owned(), "/orders/*"),
+        (&[], "[[proxy.route]]\npath = '//a/../%62'".to_owned(), "normal form"),
+        (&["--credential-headers", "X Key"], String::new(), "X-Api-Key"),
         (&[], route("wait = '2m'"), "number 1, `/a`"),
         (&[], route("statuses = { 99 = 'keep' }"), "200 to 599"),
         (&[], route("statuses = { 404 = 'drop' }"), "give-back"),

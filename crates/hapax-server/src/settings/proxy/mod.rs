@@ -57,7 +57,9 @@ settings! {
     on_store_error: OnStoreError = Declaration::new("POLICY", "closed",
         "Where the store fails: closed (503, nothing runs), or open (unprotected, and said)");
     scope: CallerScope = Declaration::new("SCOPE", "authorization",
-        "What identifies a key's owner: authorization, header:NAME, cookie:NAME or single");
+        "What identifies a key's owner: authorization (and --credential-headers), header:NAME, cookie:NAME or single");
+    credential_headers: HeaderNames = Declaration::new("LIST", "X-Api-Key,Api-Key,X-Auth-Token,X-Access-Token",
+        "Which headers identify a caller beside Authorization, with --scope authorization");
     methods: KeyedMethods = Declaration::new("LIST", "POST,PATCH",
         "Which methods are keyed, out of POST, PATCH, PUT, DELETE; others pass untouched");
     limit: ByteSize = Declaration::new("SIZE", "1MiB",
@@ -115,6 +117,20 @@ impl SettingValue for KeyedMethods {
             _ => Err("methods out of POST, PATCH, PUT and DELETE are expected".to_owned()),
         });
         methods.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Names of headers, comma-separated; an empty text is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeaderNames(pub(crate) Vec<HeaderName>);
+
+impl SettingValue for HeaderNames {
+    fn parse(text: &str) -> Result<Self, String> {
+        let names = list_items(text).map(|name| {
+            let expected = "names of headers are expected, such as X-Api-Key,X-Auth-Token";
+            HeaderName::try_from(name).map_err(|_| expected.to_owned())
+        });
+        names.collect::<Result<_, _>>().map(Self)
     }
 }
 
