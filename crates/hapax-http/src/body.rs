@@ -5,17 +5,20 @@ use std::error::Error as StdError;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError};
 use pin_project_lite::pin_project;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout_at};
 
+use crate::limits::ClientPresence;
 use crate::request::IDEMPOTENCY_KEY;
 use crate::service::{HAPAX_ATTEMPT, HAPAX_FENCE};
-use crate::{Problem, ProblemKind};
+use crate::{IdempotencyConfig, Problem, ProblemKind, ReservedBuffer, ReservedMemory};
 
 /// Any error of a body.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -25,19 +28,22 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 pub struct FullBody {
     data: Bytes,
     trailers: Option<HeaderMap>,
+    /// Given back when the request that this body belongs to has been sent on.
+    _memory: Option<Arc<ReservedMemory>>,
 }
 
 impl FullBody {
     pub(crate) fn new(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Self { data, trailers }
+        Self { data, trailers, _memory: None }
     }
 
-    /// Reads a keyed request's body, up to `max` bytes.
-    pub(crate) async fn read<B>(body: B, max: usize) -> Result<Self, Problem>
+    /// Reads a keyed request's body, up to the configured size, time and memory.
+    pub(crate) async fn read<B>(body: B, config: &IdempotencyConfig) -> Result<Self, Problem>
     where
         B: HttpBody<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
+        let max = config.max_body;
         let too_large = || {
             Problem::new(
                 ProblemKind::PayloadTooLarge,
@@ -47,21 +53,30 @@ impl FullBody {
         if body.size_hint().lower() > max as u64 {
             return Err(too_large());
         }
-        match pin!(Limited::new(body, max)).collect().await {
-            Ok(body) => {
-                let trailers = body.trailers().cloned().and_then(strip_forged_trailers);
-                Ok(Self::new(body.to_bytes(), trailers))
-            }
-            // The exceeded limit may also be that of a body limit outside the layer.
-            Err(error) if is_length_limit(&*error) => Err(too_large()),
-            Err(error) if is_timeout(&*error) => {
-                let text = "the request body did not arrive in time; nothing was run";
-                Err(Problem::new(ProblemKind::RequestTimeout, text))
-            }
-            Err(_) => {
-                Err(Problem::invalid("the request body ended early; nothing was run").retryable())
+        let (mut body, since) = (pin!(body), Instant::now());
+        let mut read = ReservedBuffer::new(&config.limits.memory, max);
+        let mut trailers = None;
+        loop {
+            // Silence is not enough of a limit: a byte now and then would hold the memory for ever.
+            let arriving = Duration::from_secs((read.len() / config.body_rate.max(1)) as u64);
+            let deadline = since + config.body_timeout + arriving;
+            let frame = match timeout_at(deadline, body.frame()).await {
+                Err(_) => return Err(too_slow()),
+                Ok(Some(Err(error))) => {
+                    let error: BoxError = error.into();
+                    return Err(body_error(&*error, too_large));
+                }
+                Ok(Some(Ok(frame))) => frame,
+                Ok(None) => break,
+            };
+            match frame.into_data() {
+                Ok(data) if data.len() > max - read.len() => return Err(too_large()),
+                Ok(data) => read.append(&data)?,
+                Err(frame) => trailers = frame.into_trailers().ok().and_then(strip_forged_trailers),
             }
         }
+        let (data, memory) = read.into_parts();
+        Ok(Self { data, trailers, _memory: Some(Arc::new(memory)) })
     }
 
     /// The bytes that were not sent yet.
@@ -79,6 +94,22 @@ impl FullBody {
         }
         self.trailers.take().map(Frame::trailers)
     }
+}
+
+fn too_slow() -> Problem {
+    let text = "the request body did not arrive in time; nothing was run";
+    Problem::new(ProblemKind::RequestTimeout, text)
+}
+
+/// The exceeded limit may also be that of a body limit outside the layer.
+fn body_error(error: &(dyn StdError + 'static), too_large: impl Fn() -> Problem) -> Problem {
+    if is_length_limit(error) {
+        return too_large();
+    }
+    if is_timeout(error) {
+        return too_slow();
+    }
+    Problem::invalid("the request body ended early; nothing was run").retryable()
 }
 
 /// Removes the trailers that a service could take for the layer's own headers, or for another key.
@@ -171,6 +202,15 @@ impl<B> LayerBody<B> {
     pub(crate) fn streamed(body: BodyReceiver) -> Self {
         Self { inner: Inner::Streamed { body } }
     }
+
+    /// Counts the client as present until a streamed body is dropped. Any other body comes from a run
+    /// that has ended.
+    pub(crate) fn with_presence(mut self, presence: ClientPresence) -> Self {
+        if let Inner::Streamed { body } = &mut self.inner {
+            body.presence = Some(presence);
+        }
+        self
+    }
 }
 
 impl<B> HttpBody for LayerBody<B>
@@ -224,7 +264,8 @@ pub(crate) fn open_channel(capacity: usize, length: Option<u64>) -> (BodySender,
         u32::try_from(capacity.max(1)).unwrap_or(u32::MAX).min(Semaphore::MAX_PERMITS as u32);
     let room = Arc::new(Semaphore::new(size as usize));
     let body_sender = BodySender { sender, room: room.clone(), size };
-    (body_sender, BodyReceiver { items, room, size, length, trailers: None, ended: false })
+    let (trailers, ended, presence) = (None, false, None);
+    (body_sender, BodyReceiver { items, room, size, length, trailers, ended, presence })
 }
 
 /// The permits that a chunk takes. One that is larger than the whole channel takes all of them.
@@ -270,6 +311,7 @@ pub(crate) struct BodyReceiver {
     length: Option<u64>,
     trailers: Option<HeaderMap>,
     ended: bool,
+    presence: Option<ClientPresence>,
 }
 
 impl BodyReceiver {

@@ -11,6 +11,7 @@ use http::{Method, Response};
 use tokio::time::Instant;
 
 use crate::layer::{FirstRunGuard, Shared};
+use crate::limits::{CallerPermit, RunPresence};
 use crate::replay::{in_progress, outcome_unknown};
 use crate::{FullBody, IdempotencyConfig, IdempotencyEvent, KeyedRequest, Verdict, replay};
 
@@ -26,8 +27,12 @@ pub(crate) struct ClaimGuard {
     keyed: KeyedRequest,
     method: Method,
     shared: Arc<Shared>,
-    counted: Option<FirstRunGuard>,
+    counted: Option<RunGuards>,
 }
+
+/// Counts a run until its outcome is stored: for the drain, for its caller, and among the detached
+/// ones once its client has left.
+pub(crate) type RunGuards = (FirstRunGuard, CallerPermit, RunPresence);
 
 /// How a claim ends.
 enum ClaimEnd {
@@ -66,7 +71,7 @@ impl ClaimGuard {
         keyed: KeyedRequest,
         method: Method,
         shared: Arc<Shared>,
-        counted: FirstRunGuard,
+        counted: RunGuards,
     ) -> Self {
         Self { running: Some(running), keyed, method, shared, counted: Some(counted) }
     }

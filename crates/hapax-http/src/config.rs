@@ -9,7 +9,7 @@ use http::header::HeaderName;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
-use crate::{CallerScope, FingerprintOf, grpc};
+use crate::{CallerScope, FingerprintOf, OverloadLimits, grpc};
 
 /// Headers besides `Authorization` that identify a caller by default.
 const DEFAULT_CREDENTIAL_HEADERS: [&str; 4] =
@@ -46,6 +46,10 @@ pub struct IdempotencyConfig {
     pub(crate) on_store_error: OnStoreError,
     pub(crate) store_timeout: Duration,
     pub(crate) max_body: usize,
+    pub(crate) body_timeout: Duration,
+    pub(crate) body_rate: usize,
+    pub(crate) detached_timeout: Duration,
+    pub(crate) limits: OverloadLimits,
     pub(crate) fingerprint: FingerprintOf,
     pub(crate) verdicts: Verdicts,
     pub(crate) hooks: Arc<dyn Hooks>,
@@ -67,6 +71,10 @@ impl Default for IdempotencyConfig {
             on_store_error: OnStoreError::Closed,
             store_timeout: Duration::from_secs(5),
             max_body: 1024 * 1024,
+            body_timeout: Duration::from_secs(30),
+            body_rate: 1024,
+            detached_timeout: Duration::from_secs(60),
+            limits: OverloadLimits::default(),
             fingerprint: FingerprintOf::default(),
             verdicts: Verdicts::default(),
             hooks: Arc::new(NoHooks),
@@ -118,6 +126,16 @@ impl IdempotencyConfig {
         with_store_timeout, store_timeout: Duration;
         /// The largest keyed request, and the largest response that is kept, in bytes (1 MiB).
         with_max_body, max_body: usize;
+        /// How long a keyed request's body may take to arrive (30 s), and one second more for each
+        /// [`body_rate`](Self::with_body_rate) bytes of it; 408 `request-timeout` beyond that.
+        with_body_timeout, body_timeout: Duration;
+        /// The least rate of a keyed request's body, in bytes a second (1024).
+        with_body_rate, body_rate: usize;
+        /// How long a response that is too large to store, or an event stream, is read on after its
+        /// client has left (60 s). Where it has not ended by then, its outcome is unknown.
+        with_detached_timeout, detached_timeout: Duration;
+        /// How much keyed requests may hold; shared by the layers that get clones of it.
+        with_limits, limits: OverloadLimits;
         /// The parts of a request that make two requests the same.
         with_fingerprint, fingerprint: FingerprintOf;
         /// The verdict for each status.
@@ -309,7 +327,8 @@ pub enum IdempotencyEvent {
     Started,
     /// The response is stored.
     Kept,
-    /// A tombstone is stored instead of the response, which was too large or an event stream.
+    /// A tombstone is stored instead of the response, which has ended and was too large or an event
+    /// stream.
     NotKept,
     /// The key was given back; a retry may run.
     GivenBack,
@@ -329,8 +348,8 @@ pub enum IdempotencyEvent {
     StoreError,
     /// The store failed, and the request ran without protection.
     Unprotected,
-    /// The key or the caller was missing or malformed, the request was too large, or the layer is
-    /// closed.
+    /// The key or the caller was missing or malformed, the request was too large or too slow, there
+    /// was no room for it, or the layer is closed.
     Refused,
 }
 

@@ -7,6 +7,8 @@ use http::request::Parts;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use crate::json_cost;
+
 /// Headers by which a service may take a request for one with another method.
 pub(crate) static METHOD_OVERRIDES: [HeaderName; 3] = [
     HeaderName::from_static("x-http-method-override"),
@@ -48,6 +50,11 @@ impl FingerprintOf {
             }
         }
         Fingerprint::of(&counted)
+    }
+
+    /// The memory that computing the fingerprint of this body takes.
+    pub(crate) fn cost(&self, body: &[u8]) -> usize {
+        if *self == Self::Bytes { 0 } else { json_cost(body) }
     }
 
     /// The text to hash instead of the body; `None` where the body's bytes count.

@@ -7,6 +7,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::command::StoredResponse;
@@ -74,9 +75,6 @@ where
 
     async fn store_response(self, response: Response<R>, verdict: HeadVerdict) {
         let (parts, body) = response.into_parts();
-        if is_event_stream(&parts) {
-            return self.pass_event_stream(parts, body).await;
-        }
         let max = self.claim.config().max_body;
         let length = announced_length(&parts.headers, &body);
         let head = capture(&parts, Bytes::new());
@@ -85,6 +83,8 @@ where
         let end = length.filter(|_| verdict != HeadVerdict::InTrailers);
         let mut reader = BodyReader::new(body, end);
         let small = length.is_none_or(|length| length <= max as u64) && fits(&head, max);
+        // An event stream may never end, so no copy of it is collected.
+        let small = small && !is_event_stream(&parts);
         let mut copy = CapturedBody { chunks: Vec::new(), room: small.then_some(max) };
         // Most responses are ready at once: these need no channel, and no second task to wake.
         while copy.fits() {
@@ -134,18 +134,9 @@ where
         failpoint::pass(failpoint::SETTLED);
         let _ = self.reply.send(Ok(response.map(ResponseBody::full)));
     }
-
-    /// An event stream may never end, so a tombstone is stored before it is passed on.
-    async fn pass_event_stream(self, parts: Parts, body: R) {
-        let response = match self.claim.settle_tombstone(tombstone(parts.status)).await {
-            Ok(()) => Response::from_parts(parts, ResponseBody::passed_through(body)),
-            Err(winner) => winner.map(ResponseBody::full),
-        };
-        let _ = self.reply.send(Ok(response));
-    }
 }
 
-/// A response that comes in pieces, or is too large to store.
+/// A response that comes in pieces, is too large to store, or is an event stream.
 struct Streaming<'a, R> {
     reader: BodyReader<'a, R>,
     copy: CapturedBody,
@@ -162,13 +153,14 @@ where
     async fn run<E>(mut self, first_run: FirstRun<R, E>, parts: Parts) {
         let FirstRun { claim, reply } = first_run;
         // Room for a whole stored response, so that a slow client does not delay the settle.
-        let capacity = claim.config().max_body.max(MIN_CHANNEL);
+        let stored = if self.copy.fits() { claim.config().max_body } else { 0 };
+        let capacity = stored.max(MIN_CHANNEL);
         let (sender, receiver) = open_channel(capacity, self.length);
         let _ = reply.send(Ok(Response::from_parts(parts, ResponseBody::streamed(receiver))));
         for data in self.copy.chunks.clone() {
             sender.send(data).await;
         }
-        match self.stream(&sender).await {
+        match self.stream(&sender, claim.config().detached_timeout).await {
             Ok(last) => self.finish(claim, sender, last).await,
             Err(error) => {
                 claim.abandon().await;
@@ -179,15 +171,27 @@ where
 
     /// Sends everything but the last bytes of a response whose length the client knows: with those
     /// it would be complete before it is stored.
-    async fn stream(&mut self, sender: &BodySender) -> Result<Option<Bytes>, BoxError> {
+    ///
+    /// The rest is read on after the client has left, because only its end says that the service
+    /// has finished; for `detached_timeout` where it is not stored and may have no end.
+    async fn stream(
+        &mut self,
+        sender: &BodySender,
+        detached_timeout: Duration,
+    ) -> Result<Option<Bytes>, BoxError> {
+        let mut left_for_long = pin!(async {
+            sender.closed().await;
+            tokio::time::sleep(detached_timeout).await;
+        });
         loop {
             if !self.copy.fits() {
                 self.copy.chunks = Vec::new();
             }
             let next = tokio::select! {
                 next = self.reader.next() => next?,
-                // Neither a client nor the store wants the rest.
-                () = sender.closed(), if !self.copy.fits() => None,
+                () = &mut left_for_long, if !self.copy.fits() => {
+                    return Err("the client has left, and the response did not end".into());
+                }
             };
             let Some(data) = next else { return Ok(None) };
             self.copy.add(&data);

@@ -42,6 +42,7 @@ impl IdempotencyLayer {
 
     /// Closes the layer: from this call on keyed requests are refused with 503 `shutting-down`, and
     /// the future completes when every first run that had begun is over and its response is stored.
+    /// An event stream in response to a keyed request is over when it ends.
     ///
     /// A first run outlives its connection, so a server that only waits for its connections would
     /// exit during one. Wait for both, for as long as you can afford to:

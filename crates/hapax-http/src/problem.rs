@@ -239,7 +239,7 @@ problem_kinds! {
     PayloadTooLarge = PAYLOAD_TOO_LARGE "payload-too-large" false [Api, Layer, Line] "The request body is too large";
     UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" false [Api] "The content type is not accepted here";
     KeyReused = UNPROCESSABLE_ENTITY "key-reused" false [Api, Layer] "The key belongs to another request";
-    TooManyRequests = TOO_MANY_REQUESTS "too-many-requests" true [Api, Line] "Too many requests at once";
+    TooManyRequests = TOO_MANY_REQUESTS "too-many-requests" true [Api, Layer, Line] "Too many requests at once";
     HeadersTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE "headers-too-large" false [Api, Proxy] "The request headers are too large";
     Internal = INTERNAL_SERVER_ERROR "internal" false [Api, Layer] "The server failed";
     RecordCorrupt = INTERNAL_SERVER_ERROR "record-corrupt" false [Api] "The stored value cannot be read";
@@ -247,6 +247,7 @@ problem_kinds! {
     UpstreamFailed = BAD_GATEWAY "upstream-failed" false [Proxy] "The upstream ended the connection before its response";
     StoreUnavailable = SERVICE_UNAVAILABLE "store-unavailable" true [Api, Layer, Line] "The store did not answer";
     TooManyStreams = SERVICE_UNAVAILABLE "too-many-streams" true [Api] "Too many event streams are open";
+    Overloaded = SERVICE_UNAVAILABLE "overloaded" true [Api, Layer, Line] "The server has no room for the request now";
     ShuttingDown = SERVICE_UNAVAILABLE "shutting-down" true [Api, Layer] "The server is shutting down";
     UpstreamTimeout = GATEWAY_TIMEOUT "upstream-timeout" false [Proxy] "The upstream did not respond in time";
 }

@@ -22,6 +22,7 @@ use crate::claim_guard::{ClaimGuard, within};
 use crate::first_run::FirstRun;
 use crate::future::ResponseFuture;
 use crate::layer::Shared;
+use crate::limits::CallerPermit;
 use crate::replay::{RunOrRespond, decide};
 use crate::request::parse_head;
 use crate::{
@@ -90,9 +91,10 @@ where
                 Err(problem) => Err(problem),
             };
             let (outcome, response) = match read {
-                Ok((keyed, request)) => {
+                Ok((keyed, request, caller)) => {
                     let shared = shared.clone();
-                    KeyedCall { inner, shared, keyed, request, waited: false }.respond().await
+                    let waited = false;
+                    KeyedCall { inner, shared, keyed, request, caller, waited }.respond().await
                 }
                 Err(problem) => refuse(&problem),
             };
@@ -127,7 +129,7 @@ async fn read_request<B>(
     key: Key,
     parts: Parts,
     body: B,
-) -> Result<(KeyedRequest, Request<RequestBody<B>>), Problem>
+) -> Result<(KeyedRequest, Request<RequestBody<B>>, CallerPermit), Problem>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -135,9 +137,14 @@ where
     if shared.first_runs.is_closed() {
         return Err(shutting_down());
     }
-    let body = FullBody::read(body, shared.config.max_body).await?;
-    let keyed = KeyedRequest::new(&shared.config, key, &parts, body.bytes());
-    Ok((keyed, Request::from_parts(parts, RequestBody::full(body))))
+    let (config, limits) = (&shared.config, &shared.config.limits);
+    limits.check_detached()?;
+    let caller = limits.enter(key.tenant())?;
+    let body = FullBody::read(body, config).await?;
+    // Held while the fingerprint is computed.
+    let _parsing = limits.memory.reserve(config.fingerprint.cost(body.bytes()))?;
+    let keyed = KeyedRequest::new(config, key, &parts, body.bytes());
+    Ok((keyed, Request::from_parts(parts, RequestBody::full(body)), caller))
 }
 
 fn shutting_down() -> Problem {
@@ -157,6 +164,8 @@ struct KeyedCall<S, B> {
     shared: Arc<Shared>,
     keyed: KeyedRequest,
     request: Request<RequestBody<B>>,
+    /// Counts the request among those of its caller.
+    caller: CallerPermit,
     waited: bool,
 }
 
@@ -218,7 +227,9 @@ where
         headers.insert(HAPAX_ATTEMPT, attempt.into());
         headers.insert(HAPAX_FENCE, fence.0.into());
         let method = self.request.method().clone();
-        let claim = ClaimGuard::new(running, self.keyed, method, self.shared, counted);
+        let (client, run) = self.shared.config.limits.begin_run();
+        let guards = (counted, self.caller, run);
+        let claim = ClaimGuard::new(running, self.keyed, method, self.shared, guards);
         let (reply, response) = oneshot::channel();
         let run = FirstRun { claim, reply }.run(self.inner, !self.waited, self.request);
         tokio::spawn(run.in_current_span());
@@ -230,6 +241,7 @@ where
             );
             Ok(problem.response().map(ResponseBody::full))
         });
+        let response = response.map(|r| r.map(|body| body.with_presence(client)));
         (IdempotencyEvent::Started, response)
     }
 

@@ -6,6 +6,7 @@ mod end_to_end;
 mod endings;
 mod failures;
 mod identity;
+mod json_cost;
 mod keyless;
 mod properties;
 mod rivals;

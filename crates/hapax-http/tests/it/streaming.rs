@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::common::fed::{Fed, answers_once, data, fed, fed_app, head};
-use crate::common::{RecordedEvents, keyed, memory, post, send, without_wait};
+use crate::common::fed::{Fed, Tap, answers_once, data, fed, fed_app, head};
+use crate::common::{RecordedEvents, Runs, keyed, memory, post, send, without_wait};
+use axum::Router;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
@@ -121,21 +122,78 @@ async fn slow_client_does_not_delay_the_settle() {
     drop(answer);
 }
 
-#[tokio::test]
-async fn event_stream_is_unbuffered_and_settled_at_once() {
+/// An app whose first response is an event stream that is fed by the test.
+fn event_stream_app(config: IdempotencyConfig) -> (Tap, Router, Runs) {
     let (tap, body) = fed(None);
     let response = ([("content-type", "Text/Event-Stream; charset=utf-8")], Body::new(body));
-    let (app, runs) = answers_once(memory().0, without_wait(), response.into_response());
+    let (app, runs) = answers_once(memory().0, config, response.into_response());
+    (tap, app, runs)
+}
+
+#[tokio::test]
+async fn fault_06_event_stream_that_ended_is_not_kept() {
+    let (tap, app, runs) = event_stream_app(without_wait());
+    let mut answer = head(&app, "k").await;
+    for event in ["data: 1\n\n", "data: 2\n\n"] {
+        tap.send(event);
+        assert_eq!(data(&mut answer).await, event);
+        send(&app, post("k", "")).await.assert_problem(409, "in-progress");
+    }
+    drop(tap);
+    assert!(answer.frame().await.is_none());
+    send(&app, post("k", "")).await.assert_problem(409, "response-not-kept");
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn fault_06_event_stream_cut_is_unknown() {
+    let (tap, app, runs) = event_stream_app(IdempotencyConfig::new());
     let mut answer = head(&app, "k").await;
     tap.send("data: 1\n\n");
     assert_eq!(data(&mut answer).await, "data: 1\n\n");
-    assert_eq!(send(&app, post("k", "")).await.code(), "response-not-kept");
-    tap.send("data: 2\n\n");
-    assert_eq!(data(&mut answer).await, "data: 2\n\n");
-    // As without the layer, the event stream is dropped with its client.
-    drop(answer);
-    assert!(!tap.is_read());
+    tap.break_off();
+    assert!(answer.frame().await.unwrap().is_err());
+    send(&app, post("k", "")).await.assert_problem(409, "outcome-unknown");
     assert_eq!(runs.count(), 1);
+}
+
+/// An app whose first response exceeds the limit, and whose client has left in the middle of it.
+async fn large_answer_without_its_client() -> (Tap, Router) {
+    let (tap, app, _) = fed_app(memory().0, IdempotencyConfig::new().with_max_body(4), None);
+    let mut answer = head(&app, "k").await;
+    tap.send("12345");
+    assert_eq!(data(&mut answer).await, "12345");
+    drop(answer);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    (tap, app)
+}
+
+#[tokio::test]
+async fn fault_06_large_answer_cut_after_client_left_is_unknown() {
+    let (tap, app) = large_answer_without_its_client().await;
+    assert!(tap.is_read(), "the rest is read although the client has left");
+    tap.break_off();
+    send(&app, post("k", "")).await.assert_problem(409, "outcome-unknown");
+}
+
+#[tokio::test]
+async fn fault_06_large_answer_ending_after_client_left_is_not_kept() {
+    let (tap, app) = large_answer_without_its_client().await;
+    tap.send("678");
+    drop(tap);
+    let again = send(&app, post("k", "")).await;
+    again.assert_problem(409, "response-not-kept");
+    assert_eq!(again.problem()["original_status"], 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fault_06_endless_answer_is_unknown_after_the_timeout() {
+    let (tap, app) = large_answer_without_its_client().await;
+    // The body is idle: only the timeout can end the read.
+    tap.0.closed().await;
+    send(&app, post("k", "")).await.assert_problem(409, "outcome-unknown");
 }
 
 #[tokio::test]
@@ -149,19 +207,6 @@ async fn response_is_stored_after_client_disconnects() {
     drop(tap);
     assert_eq!(send(&app, post("k", "")).await.body, "one, two");
     assert_eq!(runs.count(), 1);
-}
-
-#[tokio::test]
-async fn endless_response_is_dropped_after_disconnect() {
-    let config = without_wait().with_max_body(4);
-    let (tap, app, _) = fed_app(memory().0, config, None);
-    let mut answer = head(&app, "k").await;
-    tap.send("12345");
-    assert_eq!(data(&mut answer).await, "12345");
-    drop(answer);
-    // The body is idle: only the client's disconnect can end the read.
-    tap.0.closed().await;
-    assert_eq!(send(&app, post("k", "")).await.code(), "response-not-kept");
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use hapax::inbox::Inbox;
 use hapax::lock::Locks;
 use hapax::log::LogRetention;
 use hapax::{Store, StoreError, Tenant};
+use hapax_http::MemoryBudget;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::Instant;
 
@@ -37,6 +38,8 @@ pub(crate) struct AppStateInner {
     pub(crate) bus: EventBus,
     pub(crate) streams: EventStreams,
     pub(crate) metrics: PrometheusHandle,
+    /// The memory of all request bodies and what they are parsed into.
+    pub(crate) memory: MemoryBudget,
     pub(crate) started: Instant,
     /// The bound address, set once the listener is open.
     pub(crate) address: OnceLock<SocketAddr>,
@@ -83,6 +86,7 @@ impl AppState {
             readiness,
             bus,
             streams: EventStreams::new(&settings),
+            memory: MemoryBudget::new(settings.buffer_memory.0),
             started: Instant::now(),
             address: OnceLock::new(),
             settings,

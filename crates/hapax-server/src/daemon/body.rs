@@ -5,14 +5,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use hapax_http::{MemoryBudget, ReservedBuffer, ReservedMemory};
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, timeout_at};
 
 use crate::problem::{Problem, ProblemKind};
 
-/// Reads a complete body of at most `limit` bytes `within` this time.
-pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
+/// Reads a complete body of at most `limit` bytes `within` this time, and within the memory of all
+/// bodies.
+pub(crate) async fn read(
+    mut body: Body,
+    limit: usize,
+    within: Duration,
+    budget: &MemoryBudget,
+) -> Result<(Bytes, ReservedMemory), Problem> {
     let too_large = || {
         let text = format!("the body may have at most {limit} bytes");
         Problem::new(ProblemKind::PayloadTooLarge, text)
@@ -21,7 +28,7 @@ pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Resu
         return Err(too_large());
     }
     let deadline = Instant::now() + within;
-    let mut read = Vec::new();
+    let mut read = ReservedBuffer::new(budget, limit);
     loop {
         let frame = match timeout_at(deadline, body.frame()).await {
             Err(_) => {
@@ -30,13 +37,13 @@ pub(crate) async fn read(mut body: Body, limit: usize, within: Duration) -> Resu
             }
             Ok(Some(Err(_))) => return Err(Problem::invalid("the body ended too early")),
             Ok(Some(Ok(frame))) => frame,
-            Ok(None) => return Ok(read.into()),
+            Ok(None) => return Ok(read.into_parts()),
         };
         let Ok(data) = frame.into_data() else { continue };
         if read.len() + data.len() > limit {
             return Err(too_large());
         }
-        read.extend_from_slice(&data);
+        read.append(&data)?;
     }
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::io_timeouts::{ConnectionActivity, IoTimeouts, TimedStream};
 use super::listener::{DrainSignal, Peer, RequestHandler};
+use super::open_connections::{OpenConnection, OpenConnections};
 use super::takeover::{RawConnection, Takeover, response_head};
 
 /// Concurrent streams of one HTTP/2 connection, and bytes of headers of one request.
@@ -30,43 +31,52 @@ const MAX_HTTP2_HEADERS: u32 = 64 * 1024;
 pub(super) struct ConnectionServer<H> {
     handler: H,
     pub(super) timeouts: IoTimeouts,
+    open: OpenConnections,
     http1: http1::Builder,
     http: auto::Builder<TokioExecutor>,
 }
 
 impl<H: RequestHandler> ConnectionServer<H> {
-    pub(super) fn new(handler: H, timeouts: IoTimeouts) -> Self {
+    pub(super) fn new(handler: H, timeouts: IoTimeouts, open: OpenConnections) -> Self {
         let mut http1 = http1::Builder::new();
         // `TimedStream` has the timeout of headers, as it can still write a response then.
         http1.timer(TokioTimer::new()).header_read_timeout(None);
-        Self { handler, timeouts, http1, http: http() }
+        Self { handler, timeouts, open, http1, http: http() }
     }
 
     /// Serves a stream that cannot be taken over, such as one with TLS.
-    pub(super) async fn serve_stream<S>(self, stream: S, peer: Peer, drain: DrainSignal)
-    where
+    pub(super) async fn serve_stream<S>(
+        self,
+        stream: S,
+        place: OwnedSemaphorePermit,
+        peer: Peer,
+        drain: DrainSignal,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (stream, activity) = TimedStream::new(stream, self.timeouts);
-        self.serve_auto(stream, activity, peer, drain).await;
+        let (stream, activity) = TimedStream::new(stream, place, self.timeouts);
+        let open = self.open.register(activity.clone());
+        self.serve_auto(stream, activity, &open, peer, drain).await;
     }
 
     /// Serves a plain socket, which a handler may take over where it speaks HTTP/1.1.
     pub(super) async fn serve_socket(
         self,
         stream: TcpStream,
+        place: OwnedSemaphorePermit,
         peer: Peer,
         mut drain: DrainSignal,
-        permit: OwnedSemaphorePermit,
     ) {
-        let (mut stream, activity) = TimedStream::new(stream, self.timeouts);
+        let (mut stream, activity) = TimedStream::new(stream, place, self.timeouts);
+        let open = self.open.register(activity.clone());
         let http2 = tokio::select! {
             http2 = stream.begins_http2() => http2,
             () = drain.begins() => return,
+            () = open.asked_to_close() => return,
         };
         match http2 {
-            Ok(true) => self.serve_auto(stream, activity, peer, drain).await,
-            Ok(false) => self.serve_http1(stream, activity, peer, drain, permit).await,
+            Ok(true) => self.serve_auto(stream, activity, &open, peer, drain).await,
+            Ok(false) => self.serve_http1(stream, activity, &open, peer, drain).await,
             Err(error) => tracing::debug!("a connection ended: {error}"),
         }
     }
@@ -75,6 +85,7 @@ impl<H: RequestHandler> ConnectionServer<H> {
         self,
         stream: TimedStream<S>,
         activity: ConnectionActivity,
+        open: &OpenConnection,
         peer: Peer,
         mut drain: DrainSignal,
     ) where
@@ -90,7 +101,7 @@ impl<H: RequestHandler> ConnectionServer<H> {
             pin!(http.serve_connection_with_upgrades(TokioIo::new(stream), service));
         let served = tokio::select! {
             served = connection.as_mut() => served,
-            () = drain.begins() => {
+            () = ends(&mut drain, open) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -104,9 +115,9 @@ impl<H: RequestHandler> ConnectionServer<H> {
         self,
         stream: TimedStream<TcpStream>,
         activity: ConnectionActivity,
+        open: &OpenConnection,
         peer: Peer,
         drain: DrainSignal,
-        permit: OwnedSemaphorePermit,
     ) {
         let Self { handler, http1, .. } = self;
         let mut signal = drain.clone();
@@ -134,9 +145,9 @@ impl<H: RequestHandler> ConnectionServer<H> {
         let connection = http1.serve_connection(TokioIo::new(stream), service);
         let mut connection = connection.with_upgrades();
         let mut draining = false;
-        let mut begins = pin!(signal.begins());
+        let mut ends = pin!(ends(&mut signal, open));
         let served = poll_fn(|context| {
-            if !draining && begins.as_mut().poll(context).is_ready() {
+            if !draining && ends.as_mut().poll(context).is_ready() {
                 draining = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
@@ -152,12 +163,20 @@ impl<H: RequestHandler> ConnectionServer<H> {
             Ok(Some((takeover, head))) => {
                 // The buffers of the HTTP library are dropped with its connection.
                 if let Some(parts) = connection.into_parts() {
-                    let socket = parts.io.into_inner().into_inner();
-                    takeover.run(RawConnection::new(socket, permit, drain), head);
+                    let (socket, place) = parts.io.into_inner().into_parts();
+                    takeover.run(RawConnection::new(socket, place, drain), head);
                 }
             }
             Err(error) => tracing::debug!("a connection ended: {error}"),
         }
+    }
+}
+
+/// Completes when the connection should take no further request.
+async fn ends(drain: &mut DrainSignal, open: &OpenConnection) {
+    tokio::select! {
+        () = drain.begins() => {}
+        () = open.asked_to_close() => {}
     }
 }
 

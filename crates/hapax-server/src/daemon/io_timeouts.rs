@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::layers;
@@ -24,6 +25,8 @@ pub(crate) struct IoTimeouts {
 /// How much is still read from a client after its connection was closed on our side, and for how long.
 const LINGER_BYTES: usize = 8 << 20;
 const LINGER_TIME: Duration = Duration::from_secs(1);
+/// How long a client that has begun to send headers is not taken for idle.
+const HEADERS_GRACE: Duration = Duration::from_secs(1);
 
 /// The start of every HTTP/2 connection.
 const HTTP2: &[u8] = b"PRI ";
@@ -37,11 +40,25 @@ struct Phase {
     /// Whether the client is sending a request's headers, as far as the bytes tell.
     in_headers: bool,
     since: Instant,
+    makes_room: bool,
 }
 
 impl ConnectionActivity {
     fn phase(&self) -> MutexGuard<'_, Phase> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since when the connection is idle. One whose client begins a request is not, one that is new gets
+    /// a moment to begin, and one that is being closed does not count.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let phase = self.phase();
+        let begins = phase.in_headers && phase.since.elapsed() < HEADERS_GRACE;
+        (phase.in_flight == 0 && !begins && !phase.makes_room).then_some(phase.since)
+    }
+
+    /// Marks the connection as one that is closed for another: nothing more is read from it.
+    pub(super) fn make_room(&self) {
+        self.phase().makes_room = true;
     }
 
     /// Marks a request as in flight until the guard is dropped.
@@ -62,9 +79,11 @@ impl Drop for InFlightGuard {
     }
 }
 
-/// A byte stream that fails when its client takes too long.
+/// A byte stream that fails when its client takes too long. It has the connection's place among the
+/// allowed ones, so that a tunnel, which outlives the HTTP library's connection, keeps it.
 pub(super) struct TimedStream<S> {
     stream: S,
+    place: OwnedSemaphorePermit,
     activity: ConnectionActivity,
     timeouts: IoTimeouts,
     http2: Option<bool>,
@@ -78,12 +97,18 @@ pub(super) struct TimedStream<S> {
 }
 
 impl<S> TimedStream<S> {
-    pub(super) fn new(stream: S, timeouts: IoTimeouts) -> (Self, ConnectionActivity) {
+    pub(super) fn new(
+        stream: S,
+        place: OwnedSemaphorePermit,
+        timeouts: IoTimeouts,
+    ) -> (Self, ConnectionActivity) {
         // A new connection begins with the headers of a request.
-        let phase = Phase { in_flight: 0, in_headers: true, since: Instant::now() };
+        let (in_flight, in_headers, makes_room) = (0, true, false);
+        let phase = Phase { in_flight, in_headers, since: Instant::now(), makes_room };
         let activity = ConnectionActivity(Arc::new(Mutex::new(phase)));
         let timed = Self {
             stream,
+            place,
             activity: activity.clone(),
             timeouts,
             http2: None,
@@ -96,8 +121,8 @@ impl<S> TimedStream<S> {
         (timed, activity)
     }
 
-    pub(super) fn into_inner(self) -> S {
-        self.stream
+    pub(super) fn into_parts(self) -> (S, OwnedSemaphorePermit) {
+        (self.stream, self.place)
     }
 
     /// The moment after which the client is too slow; `None` while a request is in flight.
@@ -237,7 +262,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            if self.http2 == Some(true) || self.activity.phase().in_flight > 0 {
+            let phase = self.activity.phase();
+            let no_request_is_refused = phase.in_flight > 0 || phase.makes_room;
+            drop(phase);
+            if self.http2 == Some(true) || no_request_is_refused {
                 return Poll::Ready(Ok(()));
             }
             self.linger = Some(LINGER_BYTES);

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,13 +11,14 @@ use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use super::body::GuardedBody;
 use super::connection::ConnectionServer;
 use super::io_timeouts::{InFlightGuard, IoTimeouts};
+use super::open_connections::OpenConnections;
 use super::takeover::Takeover;
 use crate::settings::ListenAddress;
 
@@ -74,7 +74,7 @@ pub(crate) struct Peer {
 pub(super) struct HttpServer<H> {
     connection: ConnectionServer<H>,
     tls: Option<TlsAcceptor>,
-    permits: Arc<Semaphore>,
+    open: OpenConnections,
     drain: ConnectionDrain,
 }
 
@@ -85,10 +85,11 @@ impl<H: RequestHandler> HttpServer<H> {
         timeouts: IoTimeouts,
         max_connections: usize,
     ) -> Self {
+        let open = OpenConnections::new(max_connections);
         Self {
-            connection: ConnectionServer::new(handler, timeouts),
+            connection: ConnectionServer::new(handler, timeouts, open.clone()),
             tls,
-            permits: Arc::new(Semaphore::new(max_connections)),
+            open,
             drain: ConnectionDrain::default(),
         }
     }
@@ -122,13 +123,12 @@ impl<H: RequestHandler> HttpServer<H> {
 
     pub(super) async fn accept(&self, listener: TcpListener) {
         loop {
-            let permit = self.permits.clone().acquire_owned().await;
-            let permit = permit.expect("the semaphore is never closed");
             match listener.accept().await {
                 Ok((stream, from)) => {
+                    let place = self.open.place().await;
                     // Responses are written whole: there is nothing to coalesce.
                     let _ = stream.set_nodelay(true);
-                    tokio::spawn(self.serve(stream, from.ip().to_canonical(), permit));
+                    tokio::spawn(self.serve(stream, from.ip().to_canonical(), place));
                 }
                 Err(error) => {
                     tracing::warn!("a connection was not accepted: {error}");
@@ -142,18 +142,17 @@ impl<H: RequestHandler> HttpServer<H> {
         &self,
         stream: TcpStream,
         ip: IpAddr,
-        permit: OwnedSemaphorePermit,
+        place: OwnedSemaphorePermit,
     ) -> impl Future<Output = ()> + Send + use<H> {
         let (connection, tls) = (self.connection.clone(), self.tls.clone());
         let drain = self.drain.signal();
         let peer = Peer { ip, tls: tls.is_some() };
         async move {
             let Some(tls) = tls else {
-                return connection.serve_socket(stream, peer, drain, permit).await;
+                return connection.serve_socket(stream, place, peer, drain).await;
             };
-            let _permit = permit;
             match tokio::time::timeout(connection.timeouts.header, tls.accept(stream)).await {
-                Ok(Ok(stream)) => connection.serve_stream(stream, peer, drain).await,
+                Ok(Ok(stream)) => connection.serve_stream(stream, place, peer, drain).await,
                 Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
                 Err(_) => tracing::debug!("a TLS handshake took too long"),
             }

@@ -16,6 +16,7 @@ mod layers;
 mod listener;
 pub(crate) mod logging;
 mod metrics;
+mod open_connections;
 mod readiness;
 mod takeover;
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use clap::Subcommand;
 use hapax::queue::QueueName;
 use hapax::worker::TargetHealth;
+use hapax_http::MemoryBudget;
 use hapax_line::Gateway;
 
 use crate::api::LocalApi;
@@ -75,7 +76,8 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
     let api = LocalApi::new(&daemon)?;
     let queues = api.queues_with_alias(QUEUE_ALIAS, gateway.queue());
     let admin = daemon.serve_admin(settings.admin.as_ref(), queues.clone()).await?;
-    let webhooks = webhook::routes(gateway.clone(), settings.body_timeout);
+    let memory = MemoryBudget::new(settings.buffer_memory.0);
+    let webhooks = webhook::routes(gateway.clone(), settings.body_timeout, memory);
     let mut router = with_common_layers(webhooks.merge(health_routes(daemon.readiness.clone())));
     if settings.listen.is_loopback() {
         router = router.merge(queues).route("/metrics", api.route());

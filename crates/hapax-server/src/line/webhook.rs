@@ -7,6 +7,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::routing::post;
 use hapax::trace::{TRACEPARENT, Traceparent, within};
+use hapax_http::MemoryBudget;
 use hapax_line::{Gateway, SIGNATURE_HEADER, WebhookStatus};
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
@@ -24,13 +25,14 @@ const MAX_CONCURRENT: usize = 1024;
 struct WebhookState {
     gateway: Gateway,
     body_timeout: Duration,
+    memory: MemoryBudget,
     permits: Arc<Semaphore>,
 }
 
 /// The webhook, and problem documents for every other path and method.
-pub(super) fn routes(gateway: Gateway, body_timeout: Duration) -> Router {
+pub(super) fn routes(gateway: Gateway, body_timeout: Duration, memory: MemoryBudget) -> Router {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
-    let state = WebhookState { gateway, body_timeout, permits };
+    let state = WebhookState { gateway, body_timeout, memory, permits };
     Router::new()
         .route("/line/webhook", post(receive))
         .with_state(state)
@@ -46,7 +48,7 @@ async fn receive(
         return Err(retry_later(ProblemKind::TooManyRequests, "too many webhooks are being read"));
     };
     let (head, body) = request.into_parts();
-    let body = body::read(body, MAX_BODY, state.body_timeout).await?;
+    let (body, _memory) = body::read(body, MAX_BODY, state.body_timeout, &state.memory).await?;
     let signature = header(&head.headers, SIGNATURE_HEADER);
     let trace = header(&head.headers, TRACEPARENT).and_then(Traceparent::parse);
     match within(trace, state.gateway.receive(signature, &body)).await {
@@ -110,7 +112,7 @@ mod tests {
         let store = Arc::new(MemoryStore::default());
         let gateway =
             Gateway::new(store, secrets, line, Arc::new(IdleBot), GatewayConfig::default());
-        routes(gateway, Duration::from_secs(3600))
+        routes(gateway, Duration::from_secs(3600), MemoryBudget::default())
     }
 
     fn webhook(body: Body) -> Request {

@@ -52,6 +52,7 @@ pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<Ex
         http2: settings.upstream_http2,
         host: settings.host,
         trust_forwarded: settings.trust_forwarded,
+        tunnel_idle: settings.tunnel_idle_timeout,
     };
     let claims: Arc<dyn Claims> = Arc::new(HealthGatedClaims {
         store: daemon.store.clone(),

@@ -50,6 +50,7 @@ pub(crate) struct ForwardOptions {
     pub(crate) http2: bool,
     pub(crate) host: HostPolicy,
     pub(crate) trust_forwarded: bool,
+    pub(crate) tunnel_idle: Duration,
 }
 
 impl UpstreamService {
@@ -170,7 +171,7 @@ impl Inner {
             let upgrade = upgrade.ok_or(UpstreamFailure::Cut)?;
             forward::strip_connection(response.headers_mut(), &IdentityHeaders::default());
             upgrade.add_headers(response.headers_mut());
-            upgrade.connect(&mut response);
+            upgrade.connect(&mut response, self.options.tunnel_idle);
             return Ok(response.map(|_| UpstreamBody::full(Default::default())));
         }
         *response.version_mut() = Version::HTTP_11;

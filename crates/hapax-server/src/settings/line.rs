@@ -77,6 +77,7 @@ settings! {
     admin: Option<ListenAddress> = ADMIN;
     header_timeout: Duration = HEADER_TIMEOUT;
     body_timeout: Duration = BODY_TIMEOUT;
+    buffer_memory: MemorySize = BUFFER_MEMORY;
     idle_timeout: Duration = IDLE_TIMEOUT;
     max_connections: usize = MAX_CONNECTIONS;
     shutdown_timeout: Duration =

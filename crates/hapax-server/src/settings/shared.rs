@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use super::declare::Declaration;
+use super::values::MemorySize;
 
 /// The longest lease or lock TTL of the contract.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(3600);
@@ -37,10 +38,12 @@ shared! {
         "The longest that a client may take to send a request's headers");
     BODY_TIMEOUT = Declaration::new("TIME", "10s",
         "The longest that a client may take to send a request's body");
+    BUFFER_MEMORY = Declaration::new("SIZE", "256MiB",
+        "The memory for all request bodies that are buffered, and what they are parsed into; 503 beyond it");
     IDLE_TIMEOUT = Declaration::new("TIME", "75s",
         "How long a client connection is kept that is idle, or whose client does not read");
     MAX_CONNECTIONS = Declaration::new("NUMBER", "10000",
-        "How many client connections are open at once; further ones wait to be accepted");
+        "How many client connections are open at once, tunnels included; a further one takes the place of the longest idle one, or waits");
     SHUTDOWN_TIMEOUT = Declaration::new("TIME", "30s",
         "How long requests in flight may take to end at shutdown");
     LOCK_TTL = Declaration::new("TIME", "5s",
@@ -53,6 +56,16 @@ shared! {
     BACKOFF = Declaration::new("TIME", "500ms",
         "The wait after an item's first failure; it doubles after each further one");
     BACKOFF_MAX = Declaration::new("TIME", "60s", "The longest wait between two attempts");
+}
+
+/// Checks that the largest body fits into the memory for all bodies.
+pub(super) fn check_buffer_memory(
+    largest: usize,
+    flag: &str,
+    memory: MemorySize,
+) -> anyhow::Result<()> {
+    ensure!(largest <= memory.0, "--buffer-memory is at least {flag}: one body must fit into it");
+    Ok(())
 }
 
 /// Checks the settings of a queue's worker.

@@ -126,20 +126,36 @@ pub(crate) struct ByteSize(pub(crate) usize);
 
 impl SettingValue for ByteSize {
     fn parse(text: &str) -> Result<Self, String> {
-        let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let unit = match text[digits.len()..].trim() {
-            "" | "B" => Some(1),
-            "KiB" => Some(1 << 10),
-            "MiB" => Some(1 << 20),
-            "GiB" => Some(1 << 30),
-            _ => None,
-        };
-        let size = digits.parse::<usize>().ok().zip(unit).and_then(|(n, unit)| n.checked_mul(unit));
-        match size {
+        match parse_size(text) {
             Some(size @ 1..=0x3fff_ffff) => Ok(Self(size)),
             _ => Err("a size such as 65536, 64KiB or 1MiB is expected, below 1GiB".into()),
         }
     }
+}
+
+/// An amount of memory: `256MiB`, `4GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemorySize(pub(crate) usize);
+
+impl SettingValue for MemorySize {
+    fn parse(text: &str) -> Result<Self, String> {
+        match parse_size(text) {
+            Some(size) if (1..=1 << 40).contains(&(size as u64)) => Ok(Self(size)),
+            _ => Err("a size such as 64MiB or 4GiB is expected, up to 1024GiB".into()),
+        }
+    }
+}
+
+fn parse_size(text: &str) -> Option<usize> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].trim() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
 #[derive(Clone, Debug)]

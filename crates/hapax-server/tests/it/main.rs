@@ -29,6 +29,7 @@ mod proxy_failures;
 mod proxy_identity;
 mod proxy_kills;
 mod proxy_once;
+mod proxy_overload;
 mod proxy_passing;
 mod proxy_support;
 mod readme;

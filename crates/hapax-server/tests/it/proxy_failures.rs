@@ -158,6 +158,18 @@ async fn proxy_cut_stream_ends_with_error_and_is_never_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn fault_06_proxy_cut_event_stream_is_unknown() {
+    const CUT: &[Then] = &[Then::Say(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+         transfer-encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n",
+    )];
+    let (upstream, proxy) = broken(CUT, &[]).await;
+    assert!(try_send(keyed(proxy.url("/orders"), "k"), "a").await.is_err());
+    proxy.order("k").await.is(409, "outcome-unknown");
+    assert_eq!(upstream.requests(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn proxy_upstream_idle_is_504_and_unknown() {
     let (upstream, proxy) = broken(&[Then::Hang], &["--upstream-timeout", "1s"]).await;
     // On a stalled machine the timeout may pass before there is a connection.

@@ -8,15 +8,17 @@ mod local_only;
 mod strict_json;
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use hapax::{Tenant, Token};
+use hapax_http::{MemoryBudget, ReservedMemory, json_cost};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use hyper::{Method, Uri};
 use percent_encoding::percent_decode_str;
+use serde_json::Value;
 
 use crate::api::app::AppState;
 use crate::api::sse::signed_link::SignedLink;
@@ -36,6 +38,9 @@ pub(crate) struct ApiRequest {
     query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
     body: Bytes,
+    /// The memory of the body, and of its parsed form.
+    memory: Mutex<ReservedMemory>,
+    budget: MemoryBudget,
 }
 
 impl FromRequest<AppState> for ApiRequest {
@@ -45,7 +50,8 @@ impl FromRequest<AppState> for ApiRequest {
         let (parts, body) = request.into_parts();
         let takes_body = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
         // Read the body first: a client that is still sending often misses a refusal.
-        let body = body::read(body, app.settings.body_limit, app.settings.body_timeout).await?;
+        let (limit, within) = (app.settings.body_limit, app.settings.body_timeout);
+        let (body, memory) = body::read(body, limit, within, &app.memory).await?;
         app.check_store_fit()?;
         let segments = path_segments(&parts.uri)?;
         let query = parse_query(&parts.uri)?;
@@ -55,7 +61,9 @@ impl FromRequest<AppState> for ApiRequest {
         let caller = parts.extensions.get::<ApiCaller>().cloned();
         let ApiCaller { name: caller, tenant, link } =
             caller.expect("admission sets the caller of every `/v1` request");
-        Ok(Self { tenant, caller, link, segments, query, headers: parts.headers, body })
+        let (headers, budget) = (parts.headers, app.memory.clone());
+        let memory = Mutex::new(memory);
+        Ok(Self { tenant, caller, link, segments, query, headers, body, memory, budget })
     }
 }
 
@@ -67,7 +75,21 @@ impl ApiRequest {
 
     /// The fields of the JSON body; an empty body has none.
     pub(crate) fn json_fields(&self) -> Result<JsonFields, Problem> {
+        self.reserve_for_parsing()?;
         JsonFields::parse(&self.body)
+    }
+
+    /// The JSON body as a tree.
+    pub(crate) fn json_value(&self) -> Result<Value, Problem> {
+        let body = self.json_body()?;
+        self.reserve_for_parsing()?;
+        serde_json::from_slice(&body).map_err(|_| Problem::invalid("the body is not JSON"))
+    }
+
+    /// Reserves memory for the parsed body until the request has been handled.
+    fn reserve_for_parsing(&self) -> Result<(), Problem> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.grow(&self.budget, json_cost(&self.body))
     }
 
     pub(crate) fn json_body(&self) -> Result<Bytes, Problem> {

@@ -89,8 +89,7 @@ pub(crate) enum PublishResult {
 )]
 pub(crate) async fn publish(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
-    let body: Value = serde_json::from_slice(&request.json_body()?)
-        .map_err(|_| Problem::invalid("the body is not JSON"))?;
+    let body = request.json_value()?;
     let bus = app.bus.clone().tenant(request.tenant.clone());
     let Value::Array(items) = body else {
         let (status, event) = published(app.call_store(bus.publish(&parse_event(body)?)).await?)?;

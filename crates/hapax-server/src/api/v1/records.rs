@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::response::IntoResponse;
 use hapax::document::{DocumentError, Documents, MatchCondition, StoredDocument};
-use serde_json::Value;
 
 use super::prelude::*;
 use crate::api::request::headers::{Precondition, parse_expected, parse_precondition};
@@ -127,9 +126,7 @@ async fn read_expiry(
 pub(crate) async fn merge(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     let ttl = request.query_millis("ttl_ms", RETENTION)?;
     let expected = parse_expected(&request.headers, false)?;
-    let patch: Value = serde_json::from_slice(&request.json_body()?).map_err(|_| {
-        Problem::new(ProblemKind::Internal, "the patch was checked and cannot be parsed")
-    })?;
+    let patch = request.json_value()?;
     let documents = app.documents(&request.tenant);
     let changed = documents.patch(request.segment(0), &patch, &expected, ttl);
     let document = app.call_store(changed).await?;

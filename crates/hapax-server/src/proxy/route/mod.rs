@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use hapax_http::{FingerprintOf, IdempotencyConfig, Verdicts};
+use hapax_http::{FingerprintOf, IdempotencyConfig, MemoryBudget, OverloadLimits, Verdicts};
 use hyper::StatusCode;
 
 use crate::settings::{
@@ -115,9 +115,21 @@ fn general(settings: &ProxySettings) -> anyhow::Result<IdempotencyConfig> {
         .with_on_store_error(settings.on_store_error)
         .with_store_timeout(settings.store_timeout * 2 + Duration::from_millis(500))
         .with_max_body(settings.limit.0)
+        .with_body_timeout(settings.body_timeout)
+        .with_body_rate(settings.body_rate.0)
+        .with_detached_timeout(settings.detached_timeout)
+        .with_limits(limits(settings))
         .with_fingerprint(fingerprint.unwrap_or(FingerprintOf::Bytes))
         .with_verdicts(verdicts(Verdicts::default(), &section.statuses)?);
     check(policy)
+}
+
+/// The limits of all routes together.
+fn limits(settings: &ProxySettings) -> OverloadLimits {
+    OverloadLimits::default()
+        .with_memory(MemoryBudget::new(settings.buffer_memory.0))
+        .with_max_in_flight(settings.in_flight)
+        .with_max_detached(settings.max_detached.unwrap_or(settings.max_connections))
 }
 
 fn specific(

@@ -86,8 +86,19 @@ settings! {
     header_timeout: Duration = HEADER_TIMEOUT;
     body_timeout: Duration = BODY_TIMEOUT.default("30s")
         .help("How long a client may be silent in the middle of a request's body");
+    body_rate: ByteSize = Declaration::new("SIZE", "1KiB",
+        "The least that a keyed request's body may bring each second, beyond its first --body-timeout");
+    buffer_memory: MemorySize = BUFFER_MEMORY;
+    in_flight: usize = Declaration::new("NUMBER", "1024",
+        "How many keyed requests of one caller are in flight at once, anonymous ones together; further ones get 429");
     idle_timeout: Duration = IDLE_TIMEOUT;
     max_connections: usize = MAX_CONNECTIONS;
+    tunnel_idle_timeout: Duration = Declaration::new("TIME", "10m",
+        "How long a WebSocket or another tunnel may be silent before it is closed");
+    max_detached: Option<usize> = Declaration::new("NUMBER", "",
+        "How many keyed requests run on after their client has left; empty: as many as --max-connections. Beyond it new ones get 503");
+    detached_timeout: Duration = Declaration::new("TIME", "60s",
+        "How long an answer above --limit, or an event stream, is read on after its client has left");
     shutdown_timeout: DurationOrZero = SHUTDOWN_TIMEOUT.aliases(&["shutdown_limit"]);
     store_timeout: Duration = STORE_TIMEOUT;
     accept_risk: CheckNames = ACCEPT_RISK;
@@ -102,6 +113,7 @@ impl ProxySettings {
             self.tls_cert.is_some() == self.tls_key.is_some(),
             "--tls-cert and --tls-key need each other: a certificate chain and its private key"
         );
+        check_buffer_memory(self.limit.0, "--limit", self.buffer_memory)?;
         Ok(())
     }
 }

@@ -27,6 +27,7 @@ settings! {
     body_limit: usize = Declaration::new("BYTES", "1048576", "The largest request body");
     header_timeout: Duration = HEADER_TIMEOUT;
     body_timeout: Duration = BODY_TIMEOUT;
+    buffer_memory: MemorySize = BUFFER_MEMORY;
     idle_timeout: Duration = IDLE_TIMEOUT;
     max_connections: usize = MAX_CONNECTIONS.default("16000");
     in_flight: usize = Declaration::new("NUMBER", "1024",
@@ -92,6 +93,7 @@ impl FileOnly for Vec<TokenRule> {
 impl ServeSettings {
     fn check(&self) -> anyhow::Result<()> {
         ensure!(self.lock_ttl <= MAX_LEASE, "the lock TTL is at most 1h");
+        check_buffer_memory(self.body_limit, "--body-limit", self.buffer_memory)?;
         ensure!(
             self.listen.is_loopback() || !self.tokens.is_empty(),
             "without tokens the server listens on a loopback address only, and {} is none; \

@@ -103,3 +103,41 @@ fn too_many_headers_are_refused() {
     assert!([400, 431].contains(&huge_path.status));
     huge_path.problem();
 }
+
+#[test]
+fn fault_13_idle_connections_make_room() {
+    let flags = ["--max-connections", "2", "--idle-timeout", "10m", "--header-timeout", "10m"];
+    let server = Setup::memory().flags(&flags).start();
+    let ask = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+    let idle = || {
+        let mut kept = SentRequest::new(&server.address, ask.as_bytes());
+        kept.read_answer();
+        kept
+    };
+    let (first, second) = (idle(), idle());
+    assert_eq!(server.get("/healthz").status(), 200);
+    eventually("the longest idle connection is closed", || !first.alive());
+    assert!(second.alive());
+    drop(first);
+    // A connection with a request in flight is never closed.
+    server.lock("k");
+    let waiting = server.post("/v1/locks/k").json(r#"{"wait_ms":60000}"#).begin();
+    assert_eq!(server.get("/healthz").status(), 200);
+    eventually("the idle one made room", || !second.alive());
+    assert!(waiting.alive());
+}
+
+#[test]
+fn fault_24_json_parsing_is_bounded() {
+    let server = Setup::memory().flags(&["--buffer-memory", "8MiB"]).start();
+    let zeros = format!("[{}0]", "0,".repeat(400_000));
+    let event =
+        |data: &str| format!(r#"{{"domain":"d","job_id":"j","stage":"s","seq":1,"data":{data}}}"#);
+    let refused = server.post("/v1/events").json(event(&zeros)).is(503, "overloaded");
+    assert_eq!(refused.json()["retryable"], true);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    // A record is stored as it was written, and becomes no tree; a patch does.
+    assert_eq!(server.put("/v1/records/k").json(&zeros).status(), 201);
+    server.patch("/v1/records/k").json(&zeros).is(503, "overloaded");
+    assert_eq!(server.post("/v1/events").json(event("[0]")).status(), 201);
+}

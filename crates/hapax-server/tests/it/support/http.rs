@@ -134,6 +134,19 @@ impl SentRequest {
         self.0.read_exact(&mut [0]).unwrap();
     }
 
+    /// Reads one answer that has a length, and leaves the connection open.
+    pub(crate) fn read_answer(&mut self) {
+        let mut bytes = Vec::new();
+        while HttpResponse::parse(&bytes).is_none_or(|answer| {
+            let length = answer.header("content-length").expect("a length").parse();
+            answer.body.len() < length.expect("a number")
+        }) {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            bytes.extend(byte);
+        }
+    }
+
     /// Whether the other side has neither answered nor closed.
     pub(crate) fn alive(&self) -> bool {
         self.0.set_nonblocking(true).unwrap();
