@@ -17,6 +17,12 @@ if docker compose version >/dev/null 2>&1; then
     echo "ok -- docker compose config"
 fi
 
+if command -v promtool >/dev/null; then
+    promtool check rules alerts.yaml
+else
+    echo "promtool not found: the rules were not checked by Prometheus"
+fi
+
 "$tools/hadolint" Dockerfile
 echo "ok -- hadolint"
 

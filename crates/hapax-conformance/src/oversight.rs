@@ -3,13 +3,50 @@
 use std::collections::HashSet;
 
 use hapax_core::{
-    ClaimQuery, ClaimRequest, ClaimStatus, GiveBack, Key, KeyKind, Operation, Tenant,
+    ClaimQuery, ClaimRequest, ClaimStatus, GiveBack, Key, KeyKind, OpenClaims, Operation, Tenant,
 };
 
 use crate::context::{LONG, LawContext, SHORT};
 use crate::suite::laws;
 
-laws![list_shows_exactly_the_claims_of_its_tenant_and_kind, list_filters_by_state,];
+laws![
+    list_shows_exactly_the_claims_of_its_tenant_and_kind,
+    list_filters_by_state,
+    tenants_lists_each_tenant_once,
+    open_claims_are_counted_by_status,
+];
+
+async fn tenants_lists_each_tenant_once(s: LawContext) {
+    let scoped = s.tenant.scoped("0123abcd").unwrap();
+    let near = Tenant::new(&format!("{}-b", s.tenant.as_str())).unwrap();
+    for tenant in [&s.tenant, &scoped, &near] {
+        let key = Key::command(tenant, Operation("pay"), "k").unwrap();
+        s.granted(&key, &ClaimRequest::new(LONG).retention(LONG)).await;
+    }
+    let all = s.store.tenants(u32::MAX).await.expect("the store answers");
+    let mine: Vec<_> =
+        all.iter().filter(|found| found.as_str().starts_with(s.tenant.as_str())).collect();
+    assert_eq!(mine, [&s.tenant, &near]);
+    assert_eq!(s.store.tenants(1).await.expect("the store answers").len(), 1);
+}
+
+async fn open_claims_are_counted_by_status(s: LawContext) {
+    let [pending, unknown, settled, failed] = ["pending", "unknown", "settled", "failed"]
+        .map(|name| Key::inbox(&s.tenant, "count", name).unwrap());
+    let ask = ClaimRequest::new(LONG).retention(LONG);
+    s.granted(&unknown, &ClaimRequest::new(SHORT).retention(LONG)).await;
+    s.granted(&pending, &ask).await;
+    let ticket = s.granted(&settled, &ask.with_fresh_token()).await;
+    s.settled(&settled, &ticket, "v").await;
+    let ticket = s.granted(&failed, &ask.with_fresh_token()).await;
+    s.given_back(&failed, &ticket, GiveBack::Keep).await;
+    s.outlive(SHORT).await;
+    let count = s.store.count_open(KeyKind::Inbox).await.expect("the store answers");
+    // Other laws may have claims in the same store; Redis cannot count.
+    if let Some(OpenClaims { pending, unknown, failed }) = count {
+        assert!(pending > 0 && unknown > 0 && failed > 0, "{count:?}");
+    }
+}
 
 /// The keys on all pages of a list.
 async fn listed(s: &LawContext, tenant: &Tenant, status: Option<ClaimStatus>) -> HashSet<Key> {

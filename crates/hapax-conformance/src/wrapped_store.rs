@@ -12,8 +12,8 @@ use hapax_core::queue::{
 };
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Deleted, Expect,
-    Finding, Key, Log, Oversight, Put, Queue, Record, Records, Step, Store, StoreResult, Swept,
-    Tenant, Timestamp, Token, Watch,
+    Finding, Key, KeyKind, Log, OpenClaims, Oversight, Put, Queue, Record, Records, Step, Store,
+    StoreResult, Swept, Tenant, Timestamp, Token, Watch,
 };
 
 /// The trait that a call of a store belongs to.
@@ -138,6 +138,12 @@ store_methods! {
             after: Option<ItemId>,
             at_most: u32
         ) -> Vec<DeadLetter>;
+        async fn dead_item(
+            queue: &QueueName,
+            whose: Option<&Tenant>,
+            id: ItemId
+        ) -> Option<QueueItem>;
+        async fn queues() -> Vec<QueueName>;
         async fn resolve_dead(
             queue: &QueueName,
             whose: Option<&Tenant>,
@@ -148,6 +154,8 @@ store_methods! {
     }
     Oversight, Rest {
         async fn list(query: &ClaimQuery) -> ClaimPage;
+        async fn tenants(at_most: u32) -> Vec<Tenant>;
+        async fn count_open(kind: KeyKind) -> Option<OpenClaims>;
     }
     Store, Rest {
         async fn ping() -> ();

@@ -96,6 +96,12 @@ impl Tenant {
         Ok(Self(format!("{}/{scope}", self.0).into()))
     }
 
+    /// The tenant without its scope.
+    #[must_use]
+    pub fn without_scope(&self) -> Self {
+        Self(self.0.split('/').next().unwrap_or_default().into())
+    }
+
     /// A tenant read back from a store, scoped or not.
     pub fn stored(name: &str) -> Self {
         Self(name.into())

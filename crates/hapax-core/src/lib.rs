@@ -62,7 +62,9 @@ pub use primitives::claims::{
     Step, Ticket,
 };
 pub use primitives::log::Log;
-pub use primitives::oversight::{ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, Oversight};
+pub use primitives::oversight::{
+    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, OpenClaims, Oversight,
+};
 pub use primitives::queue::Queue;
 pub use primitives::records::{Deleted, Expect, Put, Record, Records, Version};
 pub use primitives::store::{Finding, OpenMode, Promise, Severity, Store, Swept, with_timeout};

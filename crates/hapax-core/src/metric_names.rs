@@ -79,8 +79,8 @@ metrics! {
         BUS_CONSUMED = "hapax_bus_consumed_total";
         /// Entries of workers' streams that were routed. Label: `result` (`published`, `duplicate`, `dead`).
         INGEST_ENTRIES = "hapax_ingest_entries_total";
-        /// Operators' actions. Labels: `action` (`list`, `show`, `settle`, `release`, `sweep`; of queues
-        /// `depth`, `dead`, `requeue`, `discard`), `result` (`done`, or the code of the problem that was
+        /// Operators' actions. Labels: `action` (`list`, `locks`, `show`, `settle`, `release`, `sweep`; of queues
+        /// `queues`, `depth`, `dead`, `requeue`, `discard`), `result` (`done`, or the code of the problem that was
         /// answered).
         OPERATOR_ACTIONS = "hapax_operator_actions_total";
         /// Store calls that failed. Label: `reason`.
@@ -125,6 +125,19 @@ metrics! {
         HTTP_IN_FLIGHT = "hapax_http_in_flight";
         /// 1 while the store answers, 0 while it does not.
         STORE_UP = "hapax_store_up";
+        /// Items that wait in a queue, of all tenants. Label: `queue`.
+        QUEUE_DEPTH = "hapax_queue_depth";
+        /// Items of a queue that are leased. Label: `queue`.
+        QUEUE_IN_FLIGHT = "hapax_queue_in_flight";
+        /// Dead letters of a queue, which wait for an operator. Label: `queue`.
+        QUEUE_DEAD = "hapax_queue_dead";
+        /// The age of the oldest item of a queue that waits or is leased; 0 without one. Label: `queue`.
+        QUEUE_OLDEST = "hapax_queue_oldest_seconds";
+        /// Commands that are not completed, of all tenants. Label: `state` (`pending`, `unknown`, which needs an
+        /// operator, `failed`). Not on Redis.
+        COMMANDS = "hapax_commands";
+        /// Locks that are held, of all tenants. Not on Redis.
+        LOCKS_HELD = "hapax_locks_held";
         /// 1 for each refusal of the store that `--accept-risk` accepts. Label: `check`.
         ACCEPTED_RISK = "hapax_accepted_risk";
         /// Rows on their way to the sink now. Label: `sink`.
@@ -160,6 +173,52 @@ pub const BUCKETS: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
 ];
+
+/// The counters that alerts watch, each with a label and its values; a counter without a label has none.
+const FROM_ZERO: &[(&str, &str, &[&str])] = &[
+    (COMMAND_BEGIN, "result", &["granted", "completed", "in_progress", "outcome_unknown", "error"]),
+    (INBOX_BEGIN, "result", &["first", "duplicate", "in_progress", "error"]),
+    (BUS_PUBLISH, "result", &["published", "duplicate", "conflict", "closed", "error"]),
+    (BUS_READ_FAILURES, "what", &["job", "tail"]),
+    (SSE_ENDED, "reason", &["complete", "client", "slow", "expired", "shutdown"]),
+    (INGEST_ENTRIES, "result", &["published", "duplicate", "dead"]),
+    (
+        STORE_ERRORS,
+        "reason",
+        &[
+            "unavailable",
+            "timeout",
+            "full",
+            "read_only",
+            "locked",
+            "refused",
+            "corrupt",
+            "internal",
+        ],
+    ),
+];
+
+/// Starts the counters that alerts watch at 0. A series that begins with its first event makes `rate()` and
+/// `increase()` miss that event.
+pub fn start_counters() {
+    for (name, label, values) in FROM_ZERO {
+        for value in *values {
+            metrics::counter!(*name, *label => *value).increment(0);
+        }
+    }
+    for name in [BUS_GAPS, BUS_MISSED_HINTS, SSE_DELIVERIES, SWEPT] {
+        metrics::counter!(name).increment(0);
+    }
+    for outcome in ["acked", "retried", "handed_back", "buried"] {
+        metrics::counter!(RELAY_RESOLVED, "outcome" => outcome, "result" => "done").increment(0);
+    }
+    for result in ["done", "failed", "unknown", "dead"] {
+        metrics::counter!(LINE_HANDLED, "event_type" => "message", "result" => result).increment(0);
+    }
+    for result in ["accepted", "unprotected", "refused"] {
+        metrics::counter!(LINE_EVENTS, "event_type" => "message", "result" => result).increment(0);
+    }
+}
 
 /// Counts a store call that failed.
 pub fn count_store_error(error: &crate::StoreError) {

@@ -231,6 +231,7 @@ problem_kinds! {
     OutcomeUnknown = CONFLICT "outcome-unknown" false [Api, Layer] "The outcome of an attempt is unknown";
     ResponseNotKept = CONFLICT "response-not-kept" false [Layer] "The request ran, but its response was not kept";
     AlreadyCompleted = CONFLICT "already-completed" false [Api] "The command is already completed";
+    ScopeAmbiguous = CONFLICT "scope-ambiguous" false [Api] "Several callers have such a command";
     ClaimLost = CONFLICT "claim-lost" false [Api] "The claim does not belong to this token";
     EventConflict = CONFLICT "event-conflict" false [Api] "The log has another event with this identity";
     JobClosed = CONFLICT "job-closed" false [Api] "The job is closed";

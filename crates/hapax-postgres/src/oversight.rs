@@ -1,7 +1,10 @@
 //! `Oversight` on PostgreSQL: pages of claims in key order.
 
 use async_trait::async_trait;
-use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreResult, claim_rules};
+use hapax_core::{
+    ClaimPage, ClaimQuery, ClaimStatus, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant,
+    claim_rules,
+};
 
 use crate::connect::session::SqlSession;
 use crate::error::SqlResult;
@@ -12,6 +15,54 @@ impl Oversight for PostgresStore {
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
         self.pool.run(list_claims(&mut self.pool.session(), list)).await
     }
+
+    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
+        self.pool.run(tenants(&mut self.pool.session(), at_most)).await
+    }
+
+    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>> {
+        self.pool.run(count_open(&mut self.pool.session(), kind)).await.map(Some)
+    }
+}
+
+/// Each name is found by one step in the primary key: after a tenant the search goes on at the next name, and
+/// after a scope behind all scopes of its tenant (`0` follows `/`).
+const TENANTS: &str = "WITH RECURSIVE names (tenant) AS ( \
+         SELECT min(tenant) FROM hapax_claims \
+         UNION ALL \
+         SELECT (SELECT min(c.tenant) FROM hapax_claims c WHERE c.tenant >= \
+             CASE strpos(names.tenant, '/') WHEN 0 THEN names.tenant || '!' \
+             ELSE split_part(names.tenant, '/', 1) || '0' END) \
+         FROM names WHERE names.tenant IS NOT NULL) \
+     SELECT tenant FROM names WHERE tenant IS NOT NULL";
+
+async fn tenants<S: SqlSession>(session: &mut S, at_most: u32) -> SqlResult<Vec<Tenant>> {
+    let rows = session.rows(TENANTS, &[]).await?;
+    let mut tenants = Vec::with_capacity(rows.len());
+    for row in &rows {
+        tenants.push(Tenant::stored(row.try_get::<&str>("tenant")?).without_scope());
+    }
+    tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    tenants.dedup();
+    tenants.truncate(at_most as usize);
+    Ok(tenants)
+}
+
+const COUNT_OPEN: &str = "SELECT phase = 2 AS failed, lease_end > c.now AS alive, count(*) AS claims \
+     FROM hapax_claims, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) c \
+     WHERE phase <> 1 AND kind = $1 AND expires_at > c.now GROUP BY 1, 2";
+
+async fn count_open<S: SqlSession>(session: &mut S, kind: KeyKind) -> SqlResult<OpenClaims> {
+    let mut open = OpenClaims::default();
+    for row in &session.rows(COUNT_OPEN, &[&kind.as_str()]).await? {
+        let status = match (row.try_get("failed")?, row.try_get("alive")?) {
+            (true, _) => ClaimStatus::Failed,
+            (false, true) => ClaimStatus::Pending,
+            (false, false) => ClaimStatus::Unknown,
+        };
+        open.add(status, row::number(row, "claims")?);
+    }
+    Ok(open)
 }
 
 async fn list_claims<S: SqlSession>(session: &mut S, list: &ClaimQuery) -> SqlResult<ClaimPage> {

@@ -132,6 +132,10 @@ impl RedisClient {
     }
 
     /// Sends a command that changes nothing to every master, and returns each address with its reply.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     pub(crate) async fn send_to_masters(&self, cmd: &Cmd) -> StoreResult<Vec<(String, Value)>> {
         self.within_timeout(async {
             let connection = self.connection.get().await;

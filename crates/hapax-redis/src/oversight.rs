@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
-    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Claims, Key, Oversight,
-    StoreError, StoreResult,
+    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Claims, Key, KeyKind, OpenClaims,
+    Oversight, StoreError, StoreResult, Tenant,
 };
 use redis::Cmd;
 
@@ -45,9 +45,53 @@ impl Oversight for RedisStore {
         };
         Ok(ClaimPage { claims, next })
     }
+
+    /// Scans the whole key space, within the timeout of one call.
+    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
+        let names = self.scan_names(&format!("{}:{{*:*}}", self.names.prefix)).await?;
+        let keys = names.iter().filter_map(|name| self.key_of(name));
+        let claims = [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox];
+        let keys = keys.filter(|key| claims.contains(&key.kind()));
+        let mut tenants: Vec<_> = keys.map(|key| key.tenant().without_scope()).collect();
+        tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        tenants.dedup();
+        tenants.truncate(at_most as usize);
+        Ok(tenants)
+    }
+
+    async fn count_open(&self, _: KeyKind) -> StoreResult<Option<OpenClaims>> {
+        Ok(None)
+    }
 }
 
+/// How many keys one `SCAN` looks at.
+const SCAN_COUNT: u32 = 1000;
+
 impl RedisStore {
+    /// The names of all keys that match, on every master. A key space that cannot be walked within the
+    /// timeout of one call is an error.
+    pub(crate) async fn scan_names(&self, pattern: &str) -> StoreResult<Vec<String>> {
+        let walk = async {
+            let mut names = Vec::new();
+            for (master, _) in self.client.send_to_masters(&redis::cmd("PING")).await? {
+                let mut cursor = "0".to_owned();
+                loop {
+                    let mut scan = Cmd::new();
+                    scan.arg("SCAN").arg(&cursor).arg("MATCH").arg(pattern);
+                    scan.arg("COUNT").arg(SCAN_COUNT);
+                    let page: Vec<String>;
+                    (cursor, page) = read(self.client.send_to(&master, &scan).await?)?;
+                    names.extend(page);
+                    if cursor == "0" {
+                        break;
+                    }
+                }
+            }
+            Ok(names)
+        };
+        hapax_core::with_timeout(self.client.timeout(), walk).await
+    }
+
     fn key_of(&self, name: &str) -> Option<Key> {
         let tagged = name.strip_prefix(&*self.names.prefix)?.strip_prefix(":{")?;
         Key::from_canonical(tagged.strip_suffix('}')?)

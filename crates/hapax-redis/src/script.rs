@@ -83,5 +83,6 @@ scripts! {
     RESOLVE = "time.lua" "queue.lua" "resolve.lua";
     DEPTH = "time.lua" "queue.lua" "depth.lua";
     LIST_DEAD = "time.lua" "queue.lua" "list_dead.lua";
+    DEAD_ITEM = "time.lua" "queue.lua" "dead_item.lua";
     RESOLVE_DEAD = "time.lua" "late.lua" "marker.lua" "queue.lua" "resolve_dead.lua";
 }

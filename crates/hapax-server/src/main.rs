@@ -66,6 +66,8 @@ enum Action {
     Inbox(ApiArgs<InboxAction>),
     /// Look at queues; requeue and discard dead letters.
     Queue(ApiArgs<QueueAction>),
+    /// List the tenants of a store.
+    Tenant(client::tenant::TenantArgs),
     /// Make access tokens.
     Token(client::token::TokenArgs),
     /// Print completions for a shell.
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
             Action::Follow(args) => client::follow::run(args).await,
             Action::Inbox(args) => args.run(InboxAction::run).await,
             Action::Queue(args) => args.run(QueueAction::run).await,
+            Action::Tenant(args) => client::tenant::run(args).await,
             Action::Token(args) => client::token::run(args).await,
             Action::Completions(args) => client::print_completions(args).await,
         }

@@ -49,6 +49,7 @@ fn daemon_settings<'a>(settings: &'a RelaySettings, from: &'a SecretUrl) -> Daem
         store_timeout: settings.store_timeout,
         redis_verbatim: None,
         accept_risk: &settings.accept_risk,
+        gauge_interval: settings.gauge_interval.0,
         sweep_interval: settings.sweep_interval,
         listen: None,
         timeouts: IoTimeouts { header: settings.send_timeout, idle: settings.send_timeout },

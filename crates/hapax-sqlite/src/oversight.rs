@@ -1,12 +1,15 @@
 //! `Oversight` on SQLite: pages of claims in key order, read along the primary key.
 
 use async_trait::async_trait;
-use hapax_core::{ClaimPage, ClaimQuery, Key, Oversight, StoreResult, claim_rules};
+use hapax_core::{
+    ClaimPage, ClaimQuery, ClaimStatus, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant,
+    claim_rules,
+};
 use rusqlite::params;
 
 use crate::SqliteStore;
 use crate::claims::decode_row;
-use crate::session::Session;
+use crate::session::{Session, to_i64};
 
 /// How many tenants one page looks at: those without a claim of the kind cost time, too.
 const MAX_TENANTS: usize = 1000;
@@ -27,6 +30,60 @@ impl Oversight for SqliteStore {
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
         let list = list.clone();
         self.read_as_operator(move |session| list_claims(session, &list)).await
+    }
+
+    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
+        self.read_as_operator(move |session| tenants(session, at_most)).await
+    }
+
+    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>> {
+        self.read_as_operator(move |session| count_open(session, kind)).await.map(Some)
+    }
+}
+
+/// The tenants without their scopes, each found by one step in the primary key: after a tenant the search
+/// goes on at the next name, and after a scope behind all scopes of its tenant (`0` follows `/`).
+fn tenants(session: Session<'_>, at_most: u32) -> StoreResult<Vec<Tenant>> {
+    let names: Vec<String> = session.all(
+        "WITH RECURSIVE names (tenant) AS ( \
+             SELECT min(tenant) FROM hapax_claims \
+             UNION ALL \
+             SELECT (SELECT min(c.tenant) FROM hapax_claims AS c WHERE c.tenant >= \
+                 CASE instr(names.tenant, '/') WHEN 0 THEN names.tenant || '!' \
+                 ELSE substr(names.tenant, 1, instr(names.tenant, '/') - 1) || '0' END) \
+             FROM names WHERE names.tenant IS NOT NULL) \
+         SELECT tenant FROM names WHERE tenant IS NOT NULL",
+        [],
+        |row| row.get(0),
+    )?;
+    let mut tenants: Vec<_> =
+        names.iter().map(|name| Tenant::stored(name).without_scope()).collect();
+    tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    tenants.dedup();
+    tenants.truncate(at_most as usize);
+    Ok(tenants)
+}
+
+fn count_open(session: Session<'_>, kind: KeyKind) -> StoreResult<OpenClaims> {
+    let now = to_i64(session.now()?.0);
+    let counts: Vec<(bool, bool, u64)> = session.all(
+        "SELECT phase = 2, lease_end > ?2, count(*) FROM hapax_claims \
+         WHERE phase <> 1 AND kind = ?1 AND expires_at > ?2 GROUP BY 1, 2",
+        params![kind.as_str(), now],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
+    let mut open = OpenClaims::default();
+    for (failed, alive, count) in counts {
+        open.add(open_status(failed, alive), count);
+    }
+    Ok(open)
+}
+
+fn open_status(failed: bool, alive: bool) -> ClaimStatus {
+    match (failed, alive) {
+        (true, _) => ClaimStatus::Failed,
+        (false, true) => ClaimStatus::Pending,
+        (false, false) => ClaimStatus::Unknown,
     }
 }
 

@@ -86,9 +86,9 @@ pub use hapax_core::queue;
 pub use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStatus, ClaimStep, ClaimSummary, ClaimView, Claimed,
     Claims, Deleted, Expect, Fence, Finding, Fingerprint, GiveBack, InvalidKey, Key, KeyKind, Log,
-    MAX_NAME, MAX_TENANT, OnUnknown, Once, OnceError, OpenMode, Operation, Oversight, Promise, Put,
-    Queue, Record, Records, RunContext, Severity, Step, Store, StoreError, StoreResult, Swept,
-    Tenant, Ticket, Token, Version, Watch,
+    MAX_NAME, MAX_TENANT, OnUnknown, Once, OnceError, OpenClaims, OpenMode, Operation, Oversight,
+    Promise, Put, Queue, Record, Records, RunContext, Severity, Step, Store, StoreError,
+    StoreResult, Swept, Tenant, Ticket, Token, Version, Watch,
 };
 pub use hapax_core::{claims, log, memory, metric_names, records, trace, worker};
 

@@ -14,6 +14,8 @@ laws![
     dead_item_has_key_attempts_and_reason,
     dead_items_are_listed_in_pages_ordered_by_id,
     dead_items_are_listed_by_tenant,
+    dead_item_is_read_with_its_payload,
+    queues_lists_every_queue_with_items,
     requeued_item_has_its_old_place_and_no_attempts,
     requeued_item_of_an_unblocked_key_is_leased,
     discarded_item_is_gone_and_unblocks_its_key,
@@ -31,6 +33,33 @@ async fn dead(
     n: u32,
 ) -> Vec<DeadLetter> {
     queue.context.store.dead(&queue.name, whose, after, n).await.expect("the store answers")
+}
+
+async fn dead_item_is_read_with_its_payload(queue: TestQueue) {
+    let item = queue.item("a").content_type("text/plain").header("n", "v");
+    queue.enqueue(std::slice::from_ref(&item)).await;
+    let (store, name, other) = (&queue.context.store, &queue.name, queue.context.other_tenant());
+    let read = async |whose, id| store.dead_item(name, whose, id).await.expect("the store answers");
+    assert_eq!(read(None, item.id).await, None, "it is not dead yet");
+    bury_all(&queue).await;
+    assert_eq!(read(None, item.id).await.as_ref(), Some(&item));
+    assert_eq!(read(Some(&item.tenant), item.id).await.as_ref(), Some(&item));
+    assert_eq!(read(Some(&other), item.id).await, None);
+    assert_eq!(read(None, ItemId::fresh()).await, None);
+    assert_eq!(dead(&queue, None, None, 1).await[0].topic, item.topic);
+}
+
+async fn queues_lists_every_queue_with_items(queue: TestQueue) {
+    let is_listed = async || {
+        let names = queue.context.store.queues().await.expect("the store answers");
+        assert!(names.is_sorted_by(|a, b| a.as_str() < b.as_str()));
+        names.contains(&queue.name)
+    };
+    assert!(!is_listed().await, "an unused queue");
+    queue.enqueue(&[queue.item("a")]).await;
+    assert!(is_listed().await, "an item waits");
+    bury_all(&queue).await;
+    assert!(is_listed().await, "an item is dead");
 }
 
 async fn requeue(queue: &TestQueue, whose: Option<&Tenant>, id: ItemId) -> bool {

@@ -1,7 +1,11 @@
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 
 use super::MemoryStore;
-use crate::{ClaimPage, ClaimQuery, Oversight, StoreResult, claim_rules};
+use crate::{
+    ClaimPage, ClaimQuery, KeyKind, OpenClaims, Oversight, StoreResult, Tenant, claim_rules,
+};
 
 #[async_trait]
 impl Oversight for MemoryStore {
@@ -23,5 +27,25 @@ impl Oversight for MemoryStore {
         let next = claims.last().filter(|_| more).map(|(name, _)| name.clone());
         let claims = claims.into_iter().map(|(_, listed)| listed).collect();
         Ok(ClaimPage { claims, next })
+    }
+
+    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
+        let tables = self.tables();
+        let names = tables.claims.keys().map(|key| key.tenant().without_scope());
+        let mut tenants: Vec<_> = names.collect::<HashSet<_>>().into_iter().collect();
+        tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        tenants.truncate(at_most as usize);
+        Ok(tenants)
+    }
+
+    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>> {
+        let (tables, now) = (self.tables(), self.clock.now());
+        let mut open = OpenClaims::default();
+        for (key, row) in tables.claims.iter().filter(|(key, _)| key.kind() == kind) {
+            if let Some(listed) = claim_rules::listed(key.clone(), row, now) {
+                open.add(listed.status, 1);
+            }
+        }
+        Ok(Some(open))
     }
 }

@@ -235,8 +235,9 @@ impl Items {
     fn dead(&self, whose: Option<&Tenant>, after: Option<ItemId>, at_most: u32) -> Vec<DeadLetter> {
         let letter = |row: &Row| {
             let Phase::Dead { reason, at, .. } = &row.phase else { return None };
-            let (key, reason) = (row.item.key.clone(), reason.clone());
-            Some(DeadLetter { id: row.item.id, key, attempts: row.attempts, reason, at: *at })
+            let (topic, key) = (row.item.topic.clone(), row.item.key.clone());
+            let (id, attempts, reason) = (row.item.id, row.attempts, reason.clone());
+            Some(DeadLetter { id, topic, key, attempts, reason, at: *at })
         };
         let rows = self.rows.values().filter(|row| row.is_of(whose) && Some(row.item.id) > after);
         let mut dead: Vec<_> = rows.filter_map(letter).collect();
@@ -333,6 +334,23 @@ impl Queue for MemoryStore {
         at_most: u32,
     ) -> StoreResult<Vec<DeadLetter>> {
         Ok(self.tables().items(queue).dead(whose, after, at_most))
+    }
+
+    async fn dead_item(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> StoreResult<Option<QueueItem>> {
+        Ok(self.tables().items(queue).letter(id, whose).map(|row| row.item.clone()))
+    }
+
+    async fn queues(&self) -> StoreResult<Vec<QueueName>> {
+        let tables = self.tables();
+        let used = tables.queues.iter().filter(|(_, items)| !items.rows.is_empty());
+        let mut names: Vec<_> = used.map(|(name, _)| name.clone()).collect();
+        names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        Ok(names)
     }
 
     async fn resolve_dead(

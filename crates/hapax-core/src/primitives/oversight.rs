@@ -15,6 +15,36 @@ use crate::{Fence, Key, KeyKind, StoreResult, Tenant};
 pub trait Oversight: Send + Sync {
     /// Reads one page.
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage>;
+
+    /// The tenants that have claims, without their scopes, in order; at most `at_most`.
+    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>>;
+
+    /// Counts the claims of a kind that are not settled, over all tenants. `None` where a store could tell
+    /// only by a scan of everything (Redis).
+    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>>;
+}
+
+/// How many claims of a kind are not settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenClaims {
+    /// Granted, and the lease has not ended.
+    pub pending: u64,
+    /// The lease has ended; the owner may or may not have acted.
+    pub unknown: u64,
+    /// Given back as failed.
+    pub failed: u64,
+}
+
+impl OpenClaims {
+    /// Adds claims with this status; settled ones are not open.
+    pub fn add(&mut self, status: ClaimStatus, claims: u64) {
+        match status {
+            ClaimStatus::Pending => self.pending += claims,
+            ClaimStatus::Unknown => self.unknown += claims,
+            ClaimStatus::Failed => self.failed += claims,
+            ClaimStatus::Settled => {}
+        }
+    }
 }
 
 /// The filter and the page of [`Oversight::list`].

@@ -98,6 +98,18 @@ pub trait Queue: Send + Sync {
         at_most: u32,
     ) -> StoreResult<Vec<DeadLetter>>;
 
+    /// Reads the item of a dead letter, with its payload.
+    async fn dead_item(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> StoreResult<Option<QueueItem>>;
+
+    /// The names of all queues that have items, in order. A queue whose items are all done may be
+    /// among them.
+    async fn queues(&self) -> StoreResult<Vec<QueueName>>;
+
     /// Requeues or discards a dead letter. Returns whether there was one.
     async fn resolve_dead(
         &self,
@@ -416,6 +428,8 @@ pub struct QueueDepth {
 pub struct DeadLetter {
     /// The id of the item.
     pub id: ItemId,
+    /// The topic of the item.
+    pub topic: Arc<str>,
     /// The ordering key of the item.
     pub key: Option<Arc<str>>,
     /// How many attempts were made.

@@ -31,9 +31,10 @@ pub(crate) async fn lease<S: SqlSession>(
     Ok(Some(leased.into_iter().map(|(_, leased)| leased).collect()))
 }
 
-fn decode_leased(row: &SqlRow) -> SqlResult<LeasedItem> {
+/// The item of a row.
+pub(super) fn decode_item(row: &SqlRow) -> SqlResult<QueueItem> {
     let headers = row.try_get::<Option<&str>>("headers")?.map(QueueItem::headers_from_json);
-    let item = QueueItem {
+    Ok(QueueItem {
         id: ItemId(row.try_get("id")?),
         tenant: Tenant::stored(row.try_get("tenant")?),
         topic: row.try_get::<&str>("topic")?.into(),
@@ -42,7 +43,11 @@ fn decode_leased(row: &SqlRow) -> SqlResult<LeasedItem> {
         content_type: row.try_get::<Option<&str>>("content_type")?.map(Arc::from),
         headers: headers.unwrap_or_default(),
         delay: Duration::ZERO,
-    };
+    })
+}
+
+fn decode_leased(row: &SqlRow) -> SqlResult<LeasedItem> {
+    let item = decode_item(row)?;
     let attempt: i32 = row.try_get("attempt")?;
     // Negative if the server's clock went back since the item was enqueued.
     let age: i64 = row.try_get("age")?;

@@ -93,6 +93,19 @@ impl Queue for PostgresStore {
         self.pool.run(oversee::dead(&mut self.pool.session(), queue, whose, after, at_most)).await
     }
 
+    async fn dead_item(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> StoreResult<Option<QueueItem>> {
+        self.pool.run(oversee::dead_item(&mut self.pool.session(), queue, whose, id)).await
+    }
+
+    async fn queues(&self) -> StoreResult<Vec<QueueName>> {
+        self.pool.run(oversee::queues(&mut self.pool.session())).await
+    }
+
     async fn resolve_dead(
         &self,
         queue: &QueueName,

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueName};
+use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueItem, QueueName};
 
-use crate::connect::session::{SqlRow, SqlSession};
+use super::lease::decode_item;
+use crate::connect::session::{Params, SqlRow, SqlSession};
 use crate::error::SqlResult;
 use crate::row;
 
@@ -57,6 +58,7 @@ pub(crate) async fn dead<S: SqlSession>(
         let attempts: i32 = row.try_get("attempts")?;
         Ok(DeadLetter {
             id: ItemId(row.try_get("id")?),
+            topic: row.try_get::<&str>("topic")?.into(),
             key: row.try_get::<Option<&str>>("key")?.map(Arc::from),
             attempts: attempts.unsigned_abs(),
             reason: row.try_get::<Option<&str>>("reason")?.unwrap_or_default().into(),
@@ -64,6 +66,46 @@ pub(crate) async fn dead<S: SqlSession>(
         })
     };
     rows.iter().map(decode).collect()
+}
+
+const DEAD_ITEM: &str = "SELECT id, tenant, topic, key, payload, content_type, headers::text AS headers \
+     FROM hapax_outbox WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
+       AND ($2 IS NULL OR tenant = $2)";
+
+/// The item of a dead letter, with its payload.
+pub(crate) async fn dead_item<S: SqlSession>(
+    session: &mut S,
+    queue: &QueueName,
+    tenant: Option<&Tenant>,
+    id: ItemId,
+) -> SqlResult<Option<QueueItem>> {
+    let params: Params<'_> = &[&queue.as_str(), &tenant.map(Tenant::as_str), &id.0];
+    let rows = session.rows(DEAD_ITEM, params).await?;
+    rows.first().map(decode_item).transpose()
+}
+
+/// Each name is found by one step in indexes that begin with it. A queue that was ever leased from has its
+/// shards; the rows of any other one wait.
+const QUEUES: &str = "WITH RECURSIVE names (queue) AS ( \
+         SELECT '' COLLATE \"C\" \
+         UNION ALL \
+         SELECT least( \
+             (SELECT min(s.queue) FROM hapax_shards s WHERE s.queue > names.queue), \
+             (SELECT min(o.queue) FROM hapax_outbox o \
+              WHERE phase = 0 AND deliver_after IS NULL AND o.queue > names.queue), \
+             (SELECT min(o.queue) FROM hapax_outbox o \
+              WHERE (phase = 1 OR phase = 0 AND deliver_after IS NOT NULL) \
+                AND o.queue > names.queue)) \
+         FROM names WHERE names.queue IS NOT NULL) \
+     SELECT queue FROM names WHERE queue <> ''";
+
+pub(crate) async fn queues<S: SqlSession>(session: &mut S) -> SqlResult<Vec<QueueName>> {
+    let rows = session.rows(QUEUES, &[]).await?;
+    let mut names = Vec::with_capacity(rows.len());
+    for row in &rows {
+        names.extend(QueueName::new(row.try_get::<&str>("queue")?).ok());
+    }
+    Ok(names)
 }
 
 pub(crate) async fn resolve_dead<S: SqlSession>(

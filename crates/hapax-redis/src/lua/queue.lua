@@ -3,7 +3,7 @@
 --
 -- A lane is the sequence of items with the same tenant and key, which are handed out in order.
 --   items   hash: id → MessagePack of an item (below); `last` → last number that was given
---   bodies  hash: id → item as the client wrote it; scripts never read it
+--   bodies  hash: id → item as the client wrote it; scripts read its topic alone
 --   ready   sorted set: id by place. Items that are due; of each lane only the first
 --   later   sorted set: id by due time. The same for items that are not due yet
 --   leased  sorted set: id by end of the lease

@@ -14,7 +14,8 @@ use hapax_core::{Fence, Queue, StoreError, StoreResult, Tenant, Timestamp, Token
 
 use crate::client::{ScriptCall, ScriptReply, unexpected_reply};
 use crate::script::{
-    DEPTH, ENQUEUE, LEASE, LIST_DEAD, RENEW, RESOLVE, RESOLVE_DEAD, Script, script_millis,
+    DEAD_ITEM, DEPTH, ENQUEUE, LEASE, LIST_DEAD, RENEW, RESOLVE, RESOLVE_DEAD, Script,
+    script_millis,
 };
 use crate::store::RedisStore;
 use item::digest;
@@ -109,12 +110,45 @@ impl Queue for RedisStore {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let args = vec![tenant_digest(whose), after.into(), at_most.to_string().into()];
         let reply = self.run_on_queue(&LIST_DEAD, queue, args).await?;
-        let dead = reply.read::<Vec<(String, Option<String>, u32, String, u64)>>()?;
-        let parse = |(id, key, attempts, reason, at): (String, Option<String>, _, String, _)| {
-            let (key, reason) = (key.map(Arc::from), reason.into());
-            Ok(DeadLetter { id: parse_id(&id)?, key, attempts, reason, at: Timestamp(at) })
+        let dead = reply.read::<Vec<(String, Option<String>, u32, String, u64, String)>>()?;
+        let mut letters = Vec::with_capacity(dead.len());
+        for (id, key, attempts, reason, at, topic) in dead {
+            let (id, at) = (parse_id(&id)?, Timestamp(at));
+            let (topic, key, reason) = (topic.into(), key.map(Arc::from), reason.into());
+            letters.push(DeadLetter { id, topic, key, attempts, reason, at });
+        }
+        Ok(letters)
+    }
+
+    async fn dead_item(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> StoreResult<Option<QueueItem>> {
+        let args = vec![tenant_digest(whose), id.to_string().into()];
+        let reply = self.run_on_queue(&DEAD_ITEM, queue, args).await?;
+        let Some((body, has_key)) = reply.read::<Option<(Vec<u8>, bool)>>()? else {
+            return Ok(None);
         };
-        dead.into_iter().map(parse).collect()
+        let mut item = item::decode(id, body).ok_or_else(corrupt_item)?;
+        item.key = item.key.filter(|_| has_key);
+        Ok(Some(item))
+    }
+
+    /// Scans the whole key space, within the timeout of one call: for operators.
+    async fn queues(&self) -> StoreResult<Vec<QueueName>> {
+        let names = self.scan_names(&format!("{}:{{q:*}}:items", self.names.prefix)).await?;
+        let mut queues: Vec<_> = names
+            .iter()
+            .filter_map(|name| name.strip_prefix(&*self.names.prefix)?.strip_prefix(":{q:"))
+            .filter_map(|name| name.strip_suffix("}:items"))
+            .map(|name| name.replace("%7B", "{").replace("%7D", "}").replace("%25", "%"))
+            .filter_map(|name| QueueName::new(&name).ok())
+            .collect();
+        queues.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        queues.dedup();
+        Ok(queues)
     }
 
     async fn resolve_dead(

@@ -41,7 +41,8 @@ impl LocalApi {
 
     /// `/v1/queues`.
     pub(crate) fn queues(&self) -> Router {
-        Router::new().route("/v1/queues/{*rest}", self.route())
+        let router = Router::new().route("/v1/queues", self.route());
+        router.route("/v1/queues/{*rest}", self.route())
     }
 
     /// `/v1/queues`, where the first segment `alias` means this queue.

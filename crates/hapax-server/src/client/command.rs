@@ -190,7 +190,7 @@ impl BeginFlags {
 pub(crate) struct ScopedCommand {
     #[command(flatten)]
     name: CommandName,
-    /// The caller's scope, as `list` shows it, for a key that came through the proxy
+    /// The caller's scope, as `list` shows it, where several callers of the proxy have the same key
     #[arg(long, value_name = "HASH")]
     scope: Option<String>,
 }
@@ -240,7 +240,11 @@ impl CommandAction {
             // Asks as the owner, and then as an operator: only an operator may name a scope.
             Self::Show(command) if command.scope.is_none() => {
                 match backend.print(command.name.request(Method::GET), json).await {
-                    Err(error) if error.has_code("forbidden") => command.request(Method::GET),
+                    Err(error)
+                        if error.has_code("forbidden") || error.has_code("command-missing") =>
+                    {
+                        command.request(Method::GET)
+                    }
                     shown => return shown.map(done),
                 }
             }

@@ -23,6 +23,8 @@ pub(crate) enum CliError {
     Store(String),
     /// Another owner has the lock in a store that was opened directly.
     Held(String),
+    /// There is no such thing.
+    Missing(String),
     /// A failure on this side.
     Local(String),
 }
@@ -142,6 +144,7 @@ impl CliError {
             Self::Unreachable { .. } | Self::Store(_) => UNAVAILABLE,
             Self::Refused { problem, .. } => problem.exit_code(),
             Self::Held(_) => HELD,
+            Self::Missing(_) => MISSING,
             Self::Local(_) => ERROR,
         }
     }
@@ -160,9 +163,11 @@ impl CliError {
     /// The text of the error, in one to three lines.
     pub(crate) fn message(&self) -> String {
         match self {
-            Self::Usage(text) | Self::Store(text) | Self::Held(text) | Self::Local(text) => {
-                text.clone()
-            }
+            Self::Usage(text)
+            | Self::Store(text)
+            | Self::Held(text)
+            | Self::Missing(text)
+            | Self::Local(text) => text.clone(),
             Self::Unreachable { server, reason } => format!(
                 "no answer from {server}: {reason}\n  is `hapax serve` running there? Another \
                  address goes into HAPAX_SERVER or --server"

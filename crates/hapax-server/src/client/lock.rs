@@ -9,7 +9,8 @@ use hyper::Method;
 use serde_json::json;
 
 use super::error::exit_code_of;
-use super::{ClientRequest, ServerActionArgs, duration, with_exit_codes};
+use super::{ClientRequest, ListPage, PageArgs, ServerActionArgs, duration, with_exit_codes};
+use crate::api::{ListedLock, LockList};
 use crate::leased_run::{self, LockRunArgs};
 
 #[derive(Subcommand)]
@@ -62,6 +63,14 @@ Examples:
         /// The lock's name
         key: String,
     },
+    /// List the locks that are held
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax lock list
+  hapax lock list --all --json | jq -c '.locks[]'
+
+Needs the scope `admin` where the server has tokens. On Redis locks with verbatim names are left out."))]
+    List(PageArgs),
     /// Run a command while holding a lock
     Run(LockRunArgs),
 }
@@ -81,6 +90,12 @@ pub(crate) async fn run(args: ServerActionArgs<LockAction>) -> anyhow::Result<Ex
         LockAction::Run(run) => {
             return exit_code_of(server.json, leased_run::run_under_lock(run, &server).await);
         }
+        LockAction::List(pages) => {
+            let request = || ClientRequest::new(Method::GET, &["operator", "locks"]);
+            let listed =
+                async { pages.print::<LockList>(&server.backend()?, request, server.json).await };
+            return exit_code_of(server.json, listed.await);
+        }
         LockAction::Take { key, ttl, wait } => take_request(&key, ttl, wait),
         LockAction::Renew { taken, ttl } => renew_request(&taken.key, &taken.ticket, ttl),
         LockAction::Release(taken) => release_request(&taken.key, &taken.ticket),
@@ -88,6 +103,19 @@ pub(crate) async fn run(args: ServerActionArgs<LockAction>) -> anyhow::Result<Ex
     };
     let outcome = async { server.backend()?.print(request, server.json).await };
     exit_code_of(server.json, outcome.await)
+}
+
+impl ListPage for LockList {
+    const HEAD: &'static [&'static str] = &["TAKEN", "EXPIRES IN", "FENCE", "KEY"];
+
+    fn into_rows(self) -> (Vec<Vec<String>>, Option<String>) {
+        let time = |ms| humantime::format_duration(Duration::from_millis(ms)).to_string();
+        let row = |lock: ListedLock| {
+            let taken = format!("{} ago", time(lock.taken_ms_ago));
+            vec![taken, time(lock.expires_in_ms), lock.fence.to_string(), lock.key]
+        };
+        (self.locks.into_iter().map(row).collect(), self.next)
+    }
 }
 
 pub(crate) fn take_request(key: &str, ttl: Duration, wait: Duration) -> ClientRequest {

@@ -10,6 +10,7 @@ pub(crate) mod publish;
 pub(crate) mod queue;
 pub(crate) mod record;
 mod server_client;
+pub(crate) mod tenant;
 mod terminal;
 pub(crate) mod token;
 
@@ -24,7 +25,7 @@ pub(crate) use backend::{
 pub(crate) use error::CliError;
 pub(crate) use server_client::{ClientRequest, ClientResponse, ServerClient};
 pub(crate) use terminal::{
-    ListPage, PageArgs, print_bytes, print_line, print_note, print_response, progress_bar,
+    ListPage, PageArgs, columns, print_bytes, print_line, print_note, print_response, progress_bar,
     read_value,
 };
 

@@ -1,14 +1,20 @@
 //! `hapax queue`: the depth of a queue, and its dead letters.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use hyper::Method;
 
-use super::{Backend, CliError, ClientRequest, ListPage, PageArgs, with_exit_codes};
-use crate::api::{DeadLetterBody, DeadLetters};
+use super::{
+    Backend, CliError, ClientRequest, ClientResponse, ListPage, PageArgs, columns, print_line,
+    print_response, with_exit_codes,
+};
+use crate::api::{DeadLetterBody, DeadLetters, ListedQueue, QueueDepthBody, QueueList};
 
 #[derive(Subcommand)]
 #[command(after_help = with_exit_codes("\
 Examples:
+  hapax queue list                               every queue and its depth
   hapax queue show outbox                        how much waits, is in flight, is dead
   hapax queue dead outbox                        the dead letters and their reasons
   hapax queue requeue outbox 0198f2…             try it again; its key waits behind it
@@ -17,6 +23,12 @@ Examples:
 
 Needs the scope `admin` where the server has tokens."))]
 pub(crate) enum QueueAction {
+    /// List the queues and their depths
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax queue list
+  hapax queue list --json | jq -r '.queues[] | select(.dead > 0).queue'"))]
+    List,
     /// Show the depth of a queue
     #[command(after_help = with_exit_codes("\
 Examples:
@@ -27,12 +39,16 @@ Examples:
     #[command(after_help = with_exit_codes("\
 Examples:
   hapax queue dead outbox
-  hapax queue dead ingest --all --json | jq -r '.items[].reason'"))]
+  hapax queue dead ingest --all --json | jq -r '.items[].reason'
+  hapax queue dead outbox --payload --json | jq -r '.items[].payload'"))]
     Dead {
         #[command(flatten)]
         queue: QueueArgs,
         #[command(flatten)]
         pages: PageArgs,
+        /// Show payload and headers, too; with --json
+        #[arg(long)]
+        payload: bool,
     },
     /// Put a dead letter back into its queue
     #[command(after_help = with_exit_codes("\
@@ -70,9 +86,11 @@ impl QueueArgs {
 impl QueueAction {
     pub(crate) async fn run(self, backend: &Backend, json: bool) -> Result<(), CliError> {
         let request = match self {
-            Self::Show(queue) => queue.request(Method::GET, &[]),
-            Self::Dead { queue, pages } => {
-                let request = || queue.request(Method::GET, &["dead"]);
+            Self::List => return list(backend, json).await,
+            Self::Show(queue) => return show(backend, &queue, json).await,
+            Self::Dead { queue, pages, payload } => {
+                let payload = payload.then_some("true");
+                let request = || queue.request(Method::GET, &["dead"]).query("payload", payload);
                 return pages.print::<DeadLetters>(backend, request, json).await;
             }
             Self::Requeue(DeadLetterArgs { queue, id }) => {
@@ -86,12 +104,57 @@ impl QueueAction {
     }
 }
 
+async fn queues(backend: &Backend) -> Result<ClientResponse, CliError> {
+    backend.send(ClientRequest::new(Method::GET, &["queues"])).await
+}
+
+async fn list(backend: &Backend, json: bool) -> Result<(), CliError> {
+    let response = queues(backend).await?;
+    if json {
+        return print_response(&response, true);
+    }
+    let titles = ["QUEUE", "WAITING", "IN FLIGHT", "DEAD", "OLDEST"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    for ListedQueue { queue, depth } in response.read::<QueueList>()?.queues {
+        let oldest = depth.oldest_age_ms.map(Duration::from_millis);
+        let oldest = oldest.map(|age| humantime::format_duration(age).to_string());
+        let counts = [depth.depth, depth.in_flight, depth.dead].map(|count| count.to_string());
+        let ends = [queue].into_iter().chain(counts).chain([oldest.unwrap_or_else(|| "-".into())]);
+        rows.push(ends.collect());
+    }
+    if rows.len() > 1 {
+        print_line(columns(&rows));
+    }
+    Ok(())
+}
+
+/// The queues that programs of hapax use: they exist although nothing is in them.
+const KNOWN: [&str; 3] = ["outbox", "ingest", "line"];
+
+/// Shows the depth of a queue. A name that no queue has is an error, because it may be misspelt.
+async fn show(backend: &Backend, queue: &QueueArgs, json: bool) -> Result<(), CliError> {
+    let response = backend.send(queue.request(Method::GET, &[])).await?;
+    let depth: QueueDepthBody = response.read()?;
+    let is_empty = depth.depth + depth.in_flight + depth.dead == 0;
+    if is_empty && !KNOWN.contains(&&*queue.queue) {
+        let names = queues(backend).await?.read::<QueueList>()?.queues.into_iter();
+        let names: Vec<_> = names.map(|listed| listed.queue).collect();
+        if !names.contains(&queue.queue) {
+            let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+            return Err(CliError::Missing(format!("there is no such queue; queues here: {names}")));
+        }
+    }
+    print_response(&response, json)
+}
+
 impl ListPage for DeadLetters {
-    const HEAD: &'static [&'static str] = &["ID", "ATTEMPTS", "SINCE", "KEY", "REASON"];
+    const HEAD: &'static [&'static str] = &["ID", "ATTEMPTS", "SINCE", "TOPIC", "KEY", "REASON"];
 
     fn into_rows(self) -> (Vec<Vec<String>>, Option<String>) {
-        let row = |DeadLetterBody { id, key, attempts, reason, at }| {
-            vec![id, attempts.to_string(), at, key.unwrap_or_else(|| "-".into()), reason]
+        let row = |letter: DeadLetterBody| {
+            let key = letter.key.unwrap_or_else(|| "-".into());
+            let attempts = letter.attempts.to_string();
+            vec![letter.id, attempts, letter.at, letter.topic, key, letter.reason]
         };
         (self.items.into_iter().map(row).collect(), self.next)
     }

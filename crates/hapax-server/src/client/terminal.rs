@@ -134,7 +134,7 @@ impl PageArgs {
 }
 
 /// Aligns the cells of rows in columns; the last column is not padded.
-fn columns(rows: &[Vec<String>]) -> String {
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0)
     };

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use super::io_timeouts::IoTimeouts;
 use super::listener::{HttpServer, RequestHandler, StopSignals, bind};
 use super::readiness::Readiness;
-use super::{logging, metrics};
+use super::{logging, metrics, store_gauges};
 use crate::settings::{
     CheckNames, CommandSettings, ListenAddress, LogFormat, LogLevel, SecretUrl, SettingSources,
 };
@@ -31,6 +31,8 @@ pub(crate) struct DaemonSettings<'a> {
     pub(crate) redis_verbatim: Option<Vec<String>>,
     /// The checks whose refusal of the store is accepted.
     pub(crate) accept_risk: &'a CheckNames,
+    /// How often the store is counted for the metrics; zero for never.
+    pub(crate) gauge_interval: Duration,
     pub(crate) sweep_interval: Duration,
     /// The address of the main listener, where the daemon has one.
     pub(crate) listen: Option<&'a ListenAddress>,
@@ -48,6 +50,7 @@ macro_rules! daemon_settings {
             store_timeout: $settings.store_timeout,
             redis_verbatim: None,
             accept_risk: &$settings.accept_risk,
+            gauge_interval: $settings.gauge_interval.0,
             sweep_interval: $settings.sweep_interval,
             listen: Some(&$settings.listen),
             timeouts: $crate::daemon::IoTimeouts {
@@ -93,6 +96,7 @@ impl Daemon {
         let readiness = Readiness::default();
         let accepted = settings.accept_risk.0.clone();
         readiness.watch(&store, settings.store_timeout, accepted, &metrics).await?;
+        store_gauges::spawn(store.clone(), readiness.clone(), settings.gauge_interval);
         hapax::sweep_forever(store.clone(), settings.sweep_interval);
         let (timeouts, max_connections) = (settings.timeouts, settings.max_connections);
         Ok(Self { store, readiness, metrics, timeouts, max_connections, listener, signals })

@@ -15,6 +15,7 @@ pub(super) fn start() -> anyhow::Result<PrometheusHandle> {
         })?;
     let handle = builder.install_recorder()?;
     metric_names::describe_metrics();
+    metric_names::start_counters();
     Ok(handle)
 }
 

@@ -85,6 +85,7 @@ settings! {
     store_timeout: Duration = Declaration::new("TIME", "500ms",
         "The longest that all store calls of one webhook may take, and any other one");
     accept_risk: CheckNames = ACCEPT_RISK;
+    gauge_interval: DurationOrZero = GAUGE_INTERVAL;
     sweep_interval: Duration = SWEEP_INTERVAL;
     log: LogFormat = LOG;
     log_level: LogLevel = LOG_LEVEL;

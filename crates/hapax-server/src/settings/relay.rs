@@ -66,6 +66,7 @@ settings! {
         SHUTDOWN_TIMEOUT.help("How long messages on their way may take at shutdown");
     store_timeout: Duration = STORE_TIMEOUT;
     accept_risk: CheckNames = ACCEPT_RISK;
+    gauge_interval: DurationOrZero = GAUGE_INTERVAL;
     sweep_interval: Duration = SWEEP_INTERVAL;
     log: LogFormat = LOG;
     log_level: LogLevel = LOG_LEVEL;

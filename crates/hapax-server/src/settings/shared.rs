@@ -27,6 +27,8 @@ shared! {
         "The longest that one store call may take").top_key();
     ACCEPT_RISK = Declaration::new("NAME…", "",
         "Use the store although this check of `hapax doctor` refuses it; may be repeated").top_key();
+    GAUGE_INTERVAL = Declaration::new("TIME", "30s",
+        "How often queues, commands and locks are counted for /metrics; 0s for never").top_key();
     SWEEP_INTERVAL = Declaration::new("TIME", "60s",
         "How often expired entries of the store are deleted").top_key();
     LOG = Declaration::new("FORMAT", "pretty", "The format of log lines: json or pretty").top_key();

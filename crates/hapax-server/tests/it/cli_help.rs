@@ -7,11 +7,12 @@ use crate::support::has;
 const COMMANDS: &str = "
     relay: doctor: migrate: bench: publish: follow: completions:
     line: simulate
-    lock: take renew release show run
+    lock: take renew release show list run
     record: get put patch delete
     command: begin renew complete fail run show list settle release sweep
     inbox: begin renew settle give-back run
-    queue: show dead requeue discard
+    queue: list show dead requeue discard
+    tenant: list
     token: new
 ";
 

@@ -158,8 +158,40 @@ fn operator_settles_unknown_proxy_key_for_its_caller() {
     order().is(409, "outcome-unknown");
     let name = ["POST /orders", "tea-1", "--scope", &scope];
     assert!(ask(&[&["show"], &name[..]].concat()).ok().contains("unknown"));
-    ask(&["show", "POST /orders", "tea-1"]).failed(3);
+    assert!(ask(&["show", "POST /orders", "tea-1"]).ok().contains("unknown"), "its only caller");
     ask(&[&["settle"], &name[..], &["--status", "201", "--body", "order 1"]].concat()).ok();
     let replayed = order();
     assert_eq!((replayed.status, replayed.text().as_str()), (201, "order 1"));
+}
+
+/// An unknown command of a caller behind the proxy.
+async fn unknown_in_scope(store: &dyn hapax::Store, scope: &str, key: &str) {
+    let tenant = hapax::Tenant::default().scoped(scope).unwrap();
+    let key = hapax::Key::command(&tenant, hapax::Operation("POST /orders"), key).unwrap();
+    let lease = std::time::Duration::from_millis(1);
+    let ask = hapax::ClaimRequest::new(lease).retention(std::time::Duration::from_secs(3600));
+    store.claim(&key, &ask).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_45_scope_is_found_when_unique() {
+    let file = TestStore::quick_sqlite();
+    let patient = hapax::StoreConfig::default().timeout(WAIT_TIMEOUT);
+    let store = hapax::open(&file.url(), &patient).unwrap();
+    for (scope, key) in [("aaaa", "one"), ("bbbb", "one-too"), ("aaaa", "two"), ("bbbb", "two")] {
+        unknown_in_scope(&*store, scope, key).await;
+    }
+    let ask = |arguments: &[&str]| on_store(&file.url(), arguments);
+    eventually("the lease runs out", || {
+        ask(&["show", "POST /orders", "one", "--json"]).json()["state"] == "unknown"
+    });
+    let ambiguous = ask(&["show", "POST /orders", "two"]).failed(4);
+    assert!(ambiguous.contains("aaaa") && ambiguous.contains("bbbb"), "{ambiguous}");
+    ask(&["release", "POST /orders", "two"]).failed(4);
+    ask(&["show", "POST /orders", "two", "--scope", "bbbb"]).ok();
+    ask(&["show", "POST /orders", "three"]).failed(3);
+    eventually("the lease runs out", || ask(&["settle", "POST /orders", "one"]).code() == 0);
+    ask(&["release", "POST /orders", "one-too"]).ok();
+    let tenants = run(hapax().args(["tenant", "list", "--store", &file.url()])).ok();
+    assert_eq!(tenants, "default\n");
 }

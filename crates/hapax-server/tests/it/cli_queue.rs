@@ -68,3 +68,23 @@ async fn queue_operator_works_on_a_server() {
     let server = Setup::on(&store.url()).start();
     an_operator_decides(|arguments| server.run(["queue"].iter().chain(arguments)));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_45_unknown_queue_is_missing() {
+    let store = TestStore::quick_sqlite();
+    let url = store.url();
+    fill(&url).await;
+    let ask = |arguments: &[&str]| run(hapax().args(arguments).args(["--store", &url]));
+    assert!(ask(&["queue", "show", "outbx"]).failed(3).contains("queues here: outbox"));
+    ask(&["queue", "show", "ingest"]).ok();
+    let listed = ask(&["queue", "list"]).ok();
+    let rows: Vec<_> =
+        listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+    assert_eq!(rows.len(), 2, "{listed}");
+    assert_eq!(rows[1][..4], ["outbox", "1", "0", "3"], "{listed}");
+    let letters = ask(&["queue", "dead", "outbox", "--payload", "--json"]).json();
+    assert_eq!(
+        (&letters["items"][0]["topic"], &letters["items"][0]["payload"]),
+        (&"orders".into(), &"{}".into())
+    );
+}

@@ -194,3 +194,39 @@ fn fault_44_readme_shows_the_duplicate_getting_the_answer() {
         assert!(line.contains("transaction"), "exactly once holds in a transaction: {line}");
     }
 }
+
+#[test]
+fn fault_42_alerts_name_existing_metrics() {
+    let names = read("crates/hapax-core/src/metric_names.rs");
+    let mut found = 0;
+    for file in ["deploy/alerts.yaml", "deploy/grafana.json"] {
+        let text = read(file);
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for word in
+            words.filter(|word| word.starts_with("hapax_") || word.starts_with("processing_"))
+        {
+            let name = word.strip_suffix("_bucket").unwrap_or(word);
+            assert!(
+                names.contains(&format!("\"{name}\"")),
+                "{file} names {word}, which is no metric"
+            );
+            found += 1;
+        }
+    }
+    assert!(found > 20, "only {found} metrics were found");
+}
+
+#[test]
+fn fault_47_upgrade_page_names_the_schema_versions() {
+    let page = read("docs/upgrading.md");
+    let (sqlite, postgres) = (hapax::sqlite::SCHEMA_VERSION, hapax::postgres::SCHEMA_VERSION);
+    for row in
+        [format!("| SQLite, schema {sqlite} |"), format!("| PostgreSQL, schema {postgres} |")]
+    {
+        assert!(
+            page.contains(&row),
+            "docs/upgrading.md should have a row {row:?}: what does it change?"
+        );
+    }
+    assert!(read("docs/SUMMARY.md").contains("(upgrading.md)"));
+}

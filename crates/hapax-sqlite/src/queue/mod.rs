@@ -95,6 +95,23 @@ impl Queue for SqliteStore {
         .await
     }
 
+    async fn dead_item(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> StoreResult<Option<QueueItem>> {
+        let (queue, whose) = (queue.clone(), whose.cloned());
+        self.read_as_operator(move |session| {
+            oversee::dead_item(session, &queue, whose.as_ref(), id)
+        })
+        .await
+    }
+
+    async fn queues(&self) -> StoreResult<Vec<QueueName>> {
+        self.read_as_operator(oversee::queues).await
+    }
+
     async fn resolve_dead(
         &self,
         queue: &QueueName,

@@ -1,6 +1,6 @@
 //! Queue depth and dead letters, for an operator.
 
-use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueName};
+use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueItem, QueueName};
 use hapax_core::{StoreResult, Tenant, Timestamp};
 use rusqlite::{Row, params};
 
@@ -67,7 +67,7 @@ pub(crate) fn dead(
 ) -> StoreResult<Vec<DeadLetter>> {
     let after = after.map(|id| id.to_string()).unwrap_or_default();
     session.all(
-        "SELECT id, key, attempts, reason, ended_at FROM hapax_outbox \
+        "SELECT id, key, attempts, reason, ended_at, topic FROM hapax_outbox \
          WHERE queue = ?1 AND state BETWEEN 4 AND 5 AND id > ?3 \
            AND (?2 IS NULL OR tenant = ?2) ORDER BY id LIMIT ?4",
         params![queue.as_str(), tenant.map(Tenant::as_str), after, at_most],
@@ -83,7 +83,40 @@ fn decode_dead_letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
         attempts: row.get(2)?,
         reason: item::shared_text(row.get_ref(3)?).unwrap_or_default(),
         at: Timestamp(row.get::<_, Option<u64>>(4)?.unwrap_or(0)),
+        topic: item::shared_text(row.get_ref(5)?).unwrap_or_default(),
     })
+}
+
+/// The item of a dead letter, with its payload.
+pub(crate) fn dead_item(
+    session: Session<'_>,
+    queue: &QueueName,
+    tenant: Option<&Tenant>,
+    id: ItemId,
+) -> StoreResult<Option<QueueItem>> {
+    let sql = format!(
+        "SELECT {} FROM hapax_outbox WHERE queue = ?1 AND id = ?2 AND state BETWEEN 4 AND 5 \
+           AND (?3 IS NULL OR tenant = ?3)",
+        item::COLUMNS
+    );
+    let params = params![queue.as_str(), id.to_string(), tenant.map(Tenant::as_str)];
+    let now = session.now()?;
+    Ok(session.first(&sql, params, |row| item::decode(row, now))?.map(|leased| leased.item))
+}
+
+/// The names of the queues, each found by one step in an index that begins with the name.
+pub(crate) fn queues(session: Session<'_>) -> StoreResult<Vec<QueueName>> {
+    let names: Vec<String> = session.all(
+        "WITH RECURSIVE names (queue) AS ( \
+             SELECT min(queue) FROM hapax_outbox \
+             UNION ALL \
+             SELECT (SELECT min(o.queue) FROM hapax_outbox AS o WHERE o.queue > names.queue) \
+             FROM names WHERE names.queue IS NOT NULL) \
+         SELECT queue FROM names WHERE queue IS NOT NULL",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(names.iter().filter_map(|name| QueueName::new(name).ok()).collect())
 }
 
 pub(crate) fn resolve_dead(

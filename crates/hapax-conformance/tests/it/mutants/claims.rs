@@ -45,6 +45,8 @@ bugs! {
     SweepCountsNothing => "sweep_removes_only_expired_claims",
     /// A sweep deletes records that have not expired.
     SweepsEverything => "sweep_removes_only_expired_records",
+    /// The scopes of a tenant count as tenants.
+    ScopesAreTenants => "tenants_lists_each_tenant_once",
     /// A list ends with its first page.
     ListsOnePage => "list_shows_exactly_the_claims_of_its_tenant_and_kind",
 }
@@ -161,6 +163,16 @@ impl StoreWrapper for ClaimsMutant {
             }
         }
         Ok(swept)
+    }
+
+    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
+        let mut tenants = self.store.tenants(at_most).await?;
+        if self.bug == Bug::ScopesAreTenants
+            && let Some(tenant) = tenants.first()
+        {
+            tenants.push(Tenant::stored(&format!("{}/scope", tenant.as_str())));
+        }
+        Ok(tenants)
     }
 
     async fn list(&self, query: &ClaimQuery) -> StoreResult<ClaimPage> {

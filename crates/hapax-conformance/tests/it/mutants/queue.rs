@@ -48,6 +48,10 @@ bugs! {
     DiscardedStillBlocks => "discarded_item_is_gone_and_unblocks_its_key",
     /// Each tenant gets the depth of all tenants.
     DepthOfAllTenants => "depth_is_counted_by_tenant",
+    /// Each tenant may read the dead letters of all tenants.
+    DeadItemOfAnyTenant => "dead_item_is_read_with_its_payload",
+    /// A queue whose items are all dead is not listed.
+    QueuesWithoutDeadOnes => "queues_lists_every_queue_with_items",
     /// Wakes no worker.
     WakesNoWorker => "waiter_is_woken_by_an_arrival",
 }
@@ -171,6 +175,27 @@ impl StoreWrapper for QueueMutant {
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {
         let whose = whose.filter(|_| self.bug != Bug::DepthOfAllTenants);
         self.store.depth(queue, whose).await
+    }
+
+    async fn dead_item(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        id: ItemId,
+    ) -> StoreResult<Option<QueueItem>> {
+        let whose = whose.filter(|_| self.bug != Bug::DeadItemOfAnyTenant);
+        self.store.dead_item(queue, whose, id).await
+    }
+
+    async fn queues(&self) -> StoreResult<Vec<QueueName>> {
+        let mut names = Vec::new();
+        for name in self.store.queues().await? {
+            let depth = self.store.depth(&name, None).await?;
+            if self.bug != Bug::QueuesWithoutDeadOnes || depth.waiting + depth.in_flight > 0 {
+                names.push(name);
+            }
+        }
+        Ok(names)
     }
 
     async fn resolve_dead(

@@ -1,28 +1,31 @@
 //! `/v1/queues`: depths, and decisions about dead letters. As with `/v1/operator`, every action runs
 //! to completion and is audited.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use hapax::millis;
-use hapax::queue::{DeadLetter, ItemId, QueueDepth, QueueName};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use hapax::queue::{DeadLetter, ItemId, QueueDepth, QueueItem, QueueName};
+use hapax::{StoreError, Tenant, millis};
 use uuid::Uuid;
 
 use super::audit::{AuditSubject, audited};
 use super::prelude::*;
 
 /// The depth of a queue.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = QueueDepth)]
 pub(crate) struct QueueDepthBody {
     /// Waiting items: due, not due yet, or behind another item of the same key.
-    depth: u64,
+    pub(crate) depth: u64,
     /// Leased items that are not done yet.
-    in_flight: u64,
+    pub(crate) in_flight: u64,
     /// Dead letters, which wait for an operator.
-    dead: u64,
+    pub(crate) dead: u64,
     /// The age of the oldest item that waits or is in flight; null if there is none.
     #[schema(required)]
-    oldest_age_ms: Option<u64>,
+    pub(crate) oldest_age_ms: Option<u64>,
 }
 
 impl QueueDepthBody {
@@ -30,6 +33,22 @@ impl QueueDepthBody {
         let QueueDepth { waiting, in_flight, dead, oldest_age } = depth;
         Self { depth: waiting, in_flight, dead, oldest_age_ms: oldest_age.map(millis) }
     }
+}
+
+/// Every queue and its depth.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub(crate) struct QueueList {
+    /// The queues.
+    pub(crate) queues: Vec<ListedQueue>,
+}
+
+/// One queue of a list.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub(crate) struct ListedQueue {
+    /// The name of the queue.
+    pub(crate) queue: String,
+    #[serde(flatten)]
+    pub(crate) depth: QueueDepthBody,
 }
 
 /// A page of dead letters.
@@ -48,6 +67,8 @@ pub(crate) struct DeadLetters {
 pub(crate) struct DeadLetterBody {
     /// The id of the item.
     pub(crate) id: String,
+    /// The topic of the item.
+    pub(crate) topic: String,
     /// The ordering key of the item, if it has one.
     #[schema(required)]
     pub(crate) key: Option<String>,
@@ -57,6 +78,18 @@ pub(crate) struct DeadLetterBody {
     pub(crate) reason: String,
     /// When the item became a dead letter (RFC 3339).
     pub(crate) at: String,
+    /// The payload, if it was asked for and is UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) payload: Option<String>,
+    /// The payload in base64, if it was asked for and is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) payload_base64: Option<String>,
+    /// The headers, if the payload was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) headers: Option<BTreeMap<String, String>>,
 }
 
 impl DeadLetterBody {
@@ -64,12 +97,50 @@ impl DeadLetterBody {
         let at = UNIX_EPOCH + Duration::from_millis(dead.at.0);
         Self {
             id: dead.id.to_string(),
+            topic: dead.topic.to_string(),
             key: dead.key.as_deref().map(str::to_owned),
             attempts: dead.attempts,
             reason: dead.reason.to_string(),
             at: humantime::format_rfc3339_millis(at).to_string(),
+            payload: None,
+            payload_base64: None,
+            headers: None,
         }
     }
+
+    fn add_payload(&mut self, item: QueueItem) {
+        match String::from_utf8(item.payload.into()) {
+            Ok(text) => self.payload = Some(text),
+            Err(other) => self.payload_base64 = Some(BASE64_STANDARD.encode(other.as_bytes())),
+        }
+        self.headers = Some(item.headers);
+    }
+}
+
+/// How many bytes of payloads one page shows; the rest is on the next page.
+const MAX_PAYLOADS: usize = 1 << 20;
+
+/// List the queues.
+#[utoipa::path(
+    get, path = "/v1/queues", operation_id = "list_queues", tag = "queues",
+    responses((status = 200, body = QueueList, description = "Every queue of the store, with its depth for this tenant")),
+)]
+pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    audited("queues", request, |request, _| async move {
+        request.expect_no_query()?;
+        let listing = async {
+            let mut queues = Vec::new();
+            for name in app.store.queues().await? {
+                let depth = app.store.depth(&name, Some(&request.tenant)).await?;
+                let queue = name.as_str().to_owned();
+                queues.push(ListedQueue { queue, depth: QueueDepthBody::new(depth) });
+            }
+            Ok::<_, StoreError>(queues)
+        };
+        let queues = app.call_store(listing).await?;
+        Ok(json_response(StatusCode::OK, &QueueList { queues }))
+    })
+    .await
 }
 
 /// Show the depth of a queue.
@@ -93,12 +164,20 @@ pub(crate) async fn depth(State(app): State<AppState>, request: ApiRequest) -> A
     params(
         ("after" = Option<String>, Query, description = "The `next` of the page before"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
+        ("payload" = Option<bool>, Query, description = "Whether payload and headers are shown; then a page ends after 1 MiB of payloads"),
     ),
     responses((status = 200, body = DeadLetters, description = "A page, ordered by id")),
 )]
 pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     audited("dead", request, |request, _| async move {
-        let [after, limit] = request.query_parameters(["after", "limit"])?;
+        let [after, limit, payload] = request.query_parameters(["after", "limit", "payload"])?;
+        let with_payload = match payload {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => {
+                return Err(Problem::invalid("query parameter `payload` takes true or false"));
+            }
+        };
         let after =
             after.map(|after| parse_item_id("query parameter `after`", after)).transpose()?;
         let limit = parse_page_limit(limit)?;
@@ -106,11 +185,40 @@ pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> Ap
         // One item more than is shown tells whether there is a next page.
         let dead = app.store.dead(&queue, Some(&request.tenant), after, limit + 1);
         let (found, limit) = (app.call_store(dead).await?, limit as usize);
-        let next = (found.len() > limit).then(|| found[limit - 1].id.to_string());
-        let items = found.iter().take(limit).map(DeadLetterBody::new).collect();
-        Ok(json_response(StatusCode::OK, &DeadLetters { items, next }))
+        let mut items: Vec<_> = found.iter().take(limit).map(DeadLetterBody::new).collect();
+        if with_payload {
+            let tenant = Some(&request.tenant);
+            let shown = app.call_store(add_payloads(&app, &queue, tenant, &found, &mut items));
+            let shown = shown.await?;
+            items.truncate(shown);
+        }
+        let next = (found.len() > items.len()).then(|| items.last().map(|last| last.id.clone()));
+        Ok(json_response(StatusCode::OK, &DeadLetters { items, next: next.flatten() }))
     })
     .await
+}
+
+/// Adds payloads up to [`MAX_PAYLOADS`], and to one item at least. Returns how many items have theirs.
+async fn add_payloads(
+    app: &AppState,
+    queue: &QueueName,
+    tenant: Option<&Tenant>,
+    found: &[DeadLetter],
+    items: &mut [DeadLetterBody],
+) -> Result<usize, StoreError> {
+    let (mut shown, mut bytes) = (0, 0);
+    for (dead, body) in found.iter().zip(items) {
+        // An item that was requeued meanwhile is shown without its payload.
+        if let Some(item) = app.store.dead_item(queue, tenant, dead.id).await? {
+            bytes += item.payload.len();
+            if shown > 0 && bytes > MAX_PAYLOADS {
+                break;
+            }
+            body.add_payload(item);
+        }
+        shown += 1;
+    }
+    Ok(shown)
 }
 
 /// Requeue a dead letter: it waits again in its old place, with its attempts reset.

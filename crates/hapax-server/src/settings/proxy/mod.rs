@@ -102,6 +102,7 @@ settings! {
     shutdown_timeout: DurationOrZero = SHUTDOWN_TIMEOUT.aliases(&["shutdown_limit"]);
     store_timeout: Duration = STORE_TIMEOUT;
     accept_risk: CheckNames = ACCEPT_RISK;
+    gauge_interval: DurationOrZero = GAUGE_INTERVAL;
     sweep_interval: Duration = SWEEP_INTERVAL;
     log: LogFormat = LOG;
     log_level: LogLevel = LOG_LEVEL;

@@ -34,6 +34,7 @@ settings! {
         "How many requests of one tenant are answered at once; further ones get 429");
     shutdown_timeout: Duration = SHUTDOWN_TIMEOUT;
     accept_risk: CheckNames = ACCEPT_RISK;
+    gauge_interval: DurationOrZero = GAUGE_INTERVAL;
     sweep_interval: Duration = SWEEP_INTERVAL;
     event_retention: Duration = Declaration::new("TIME", "2h",
         "How long a job is kept after its last event: log, state and dedup together")

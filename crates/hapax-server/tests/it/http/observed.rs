@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
-use crate::support::has;
 use crate::support::server::{Server, Setup};
+use crate::support::store::TestStore;
+use crate::support::{eventually, has};
 
 /// A session in which every text that could identify a person is one of these.
 fn busy(server: &Server) -> Vec<String> {
@@ -121,4 +122,47 @@ fn metrics_are_prometheus_text_with_help_and_buckets() {
         "hapax_store_up 1",
     ];
     has(&answer.text(), &lines);
+}
+
+#[test]
+fn fault_42_counters_exist_from_the_start() {
+    let metrics = Server::start().metrics();
+    for line in [
+        "hapax_command_begin_total{result=\"outcome_unknown\"} 0\n",
+        "hapax_bus_gaps_total 0\n",
+        "hapax_store_errors_total{reason=\"timeout\"} 0\n",
+        "hapax_relay_resolved_total{outcome=\"buried\",result=\"done\"} 0\n",
+    ] {
+        has(&metrics, &[line]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_42_gauges_show_queues_commands_and_locks() {
+    let file = TestStore::sqlite();
+    let server = Setup::on(&file.url()).flags(&["--gauge-interval", "50ms"]).start();
+    let patient = hapax::StoreConfig::default().timeout(crate::support::WAIT_TIMEOUT);
+    let store = hapax::open(&file.url(), &patient).unwrap();
+    let queue = hapax::queue::QueueName::new("mail").unwrap();
+    let item =
+        |key: &str| hapax::queue::QueueItem::new(&hapax::Tenant::default(), "t", "{}").key(key);
+    let _ = store.enqueue(&queue, &[item("dead")]).await.unwrap();
+    let take = hapax::queue::LeaseRequest::new(1, std::time::Duration::from_secs(60));
+    let leased = store.lease(&queue, &take).await.unwrap();
+    let _ = store.bury(&queue, &take.token, leased[0].item.id, "no").await.unwrap();
+    let _ = store.enqueue(&queue, &[item("waits")]).await.unwrap();
+    server.post("/v1/commands/o/k").json(r#"{"lease_ms":1}"#).send().token();
+    server.lock("held");
+    server.counts("hapax_queue_dead{queue=\"mail\"} 1\n");
+    server.counts("hapax_queue_depth{queue=\"mail\"} 1\n");
+    server.counts("hapax_queue_dead{queue=\"outbox\"} 0\n");
+    server.counts("hapax_commands{state=\"unknown\"} 1\n");
+    server.counts("hapax_locks_held 1\n");
+    eventually("the oldest item has an age", || {
+        let metrics = server.metrics();
+        let age = metrics.lines().find_map(|line| {
+            line.strip_prefix("hapax_queue_oldest_seconds{queue=\"mail\"} ")?.parse::<f64>().ok()
+        });
+        age.is_some_and(|age| age > 0.0)
+    });
 }

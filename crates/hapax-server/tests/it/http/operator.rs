@@ -380,3 +380,17 @@ fn operator_sweep_deletes_up_to_the_limit() {
     assert_eq!(sweep("{}"), json!({"swept": 0, "more": false}));
     assert_eq!(claims(&server), 1);
 }
+
+#[test]
+fn fault_45_held_locks_are_listed() {
+    let server = Server::start();
+    assert_eq!(server.get("/v1/operator/locks").send().json(), json!({"locks": [], "next": null}));
+    server.lock("deploy");
+    server.post("/v1/commands/o/k").send().token();
+    let page = server.get("/v1/operator/locks").send().json();
+    let locks = page["locks"].as_array().unwrap();
+    assert_eq!((locks.len(), &locks[0]["key"]), (1, &json!("deploy")), "{page}");
+    assert!(locks[0]["fence"].is_u64() && locks[0].get("token").is_none());
+    let listed = server.run(["lock", "list"]).ok();
+    assert!(listed.contains("deploy") && listed.lines().count() == 2, "{listed}");
+}

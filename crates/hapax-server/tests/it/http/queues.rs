@@ -151,3 +151,40 @@ async fn queues_refuse_malformed_requests() {
         has(&server.ask(method, path).is(400, "invalid-request").detail(), &[named]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_45_dead_letters_show_topic_and_payload() {
+    let scene = Scene::new("").await;
+    let queue = QueueName::outbox();
+    let texts = [b"s3cr3t text".to_vec(), vec![0, 159], vec![b'x'; 700_000], vec![b'y'; 700_000]];
+    let item = |payload: Vec<u8>| {
+        QueueItem::new(&Tenant::default(), "orders", payload).key("k").header("trace", "abc")
+    };
+    let _ = scene.store.enqueue(&queue, &texts.map(item)).await.unwrap();
+    let take = LeaseRequest::new(9, LEASE);
+    for leased in scene.store.lease(&queue, &take).await.unwrap() {
+        let _ = scene.store.bury(&queue, &take.token, leased.item.id, "no").await.unwrap();
+    }
+    let page = scene.server.get("/v1/queues/outbox/dead").send().json();
+    assert_eq!(page["items"][0]["topic"], "orders");
+    assert!(page["items"][0].get("payload").is_none() && page["items"][0].get("headers").is_none());
+    scene.server.get("/v1/queues/outbox/dead?payload=yes").is(400, "invalid-request");
+
+    let (mut shown, mut next) = (Vec::new(), String::new());
+    loop {
+        let page = scene.server.get(&format!("/v1/queues/outbox/dead?payload=true{next}")).send();
+        let page = page.json();
+        shown.extend(page["items"].as_array().unwrap().clone());
+        match page["next"].as_str() {
+            Some(after) => next = format!("&after={after}"),
+            None => break,
+        }
+    }
+    assert_eq!(shown.len(), 4);
+    assert!(!next.is_empty(), "two large ones do not fit on one page");
+    assert!(shown.iter().all(|letter| letter["headers"]["trace"] == "abc"));
+    assert!(shown.iter().any(|letter| letter["payload"] == "s3cr3t text"));
+    assert!(shown.iter().any(|letter| letter["payload_base64"] == "AJ8="));
+    assert_eq!(scene.server.get("/v1/queues").send().json()["queues"][0]["queue"], "outbox");
+    assert!(!scene.server.log().contains("s3cr3t"), "payloads are never logged");
+}

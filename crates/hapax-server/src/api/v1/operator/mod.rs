@@ -8,10 +8,10 @@ mod schema;
 use std::time::Duration;
 
 use hapax::command::{CommandState, CommandView, OperatorDecision, OperatorOutcome};
-use hapax::{ClaimQuery, ClaimStatus, KeyKind, Operation, Swept, Tenant};
+use hapax::{ClaimQuery, ClaimStatus, ClaimSummary, KeyKind, Operation, StoreError, Swept, Tenant};
 use tokio::time::Instant;
 
-pub(crate) use schema::{CommandList, SweepResult};
+pub(crate) use schema::{CommandList, ListedLock, LockList, SweepResult};
 use schema::{ListedCommand, SettleCommand, SweepRequest, state_name};
 
 use super::audit::{AuditSubject, audited};
@@ -35,7 +35,31 @@ const DEFAULT_SWEEP: u64 = 10_000;
 pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     audited("list", request, |request, _| async move {
         let query = parse_list(&app, &request)?;
-        Ok(json_response(StatusCode::OK, &app.call_store(page(&app, query)).await?))
+        let tenant = query.tenant.clone();
+        let (claims, next) = app.call_store(page(&app, query)).await?;
+        let commands = claims.iter().map(|one| ListedCommand::new(one, &tenant)).collect();
+        Ok(json_response(StatusCode::OK, &CommandList { commands, next }))
+    })
+    .await
+}
+
+/// List the locks that are held.
+#[utoipa::path(
+    get, path = "/v1/operator/locks", operation_id = "list_locks", tag = "operator",
+    params(
+        ("after" = Option<String>, Query, description = "The `next` of the page before"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The approximate size of the page; 100 by default"),
+    ),
+    responses((status = 200, body = LockList, description = "A page; it may be short or even empty while there is a `next`. On Redis locks with verbatim names are left out: they may be another program's")),
+)]
+pub(crate) async fn locks(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    audited("locks", request, |request, _| async move {
+        let [after, limit] = request.query_parameters(["after", "limit"])?;
+        let status = Some(ClaimStatus::Pending);
+        let query = claim_query(&app, &request, KeyKind::Lock, status, after, limit)?;
+        let (claims, next) = app.call_store(page(&app, query)).await?;
+        let locks = claims.iter().map(ListedLock::new).collect();
+        Ok(json_response(StatusCode::OK, &LockList { locks, next }))
     })
     .await
 }
@@ -50,26 +74,40 @@ fn parse_list(app: &AppState, request: &ApiRequest) -> Result<ClaimQuery, Proble
         found.ok_or_else(|| Problem::invalid(text))
     };
     let status = state.map(parse_state).transpose()?;
+    claim_query(app, request, KeyKind::Command, status, after, limit)
+}
+
+fn claim_query(
+    app: &AppState,
+    request: &ApiRequest,
+    kind: KeyKind,
+    status: Option<ClaimStatus>,
+    after: Option<&str>,
+    limit: Option<&str>,
+) -> Result<ClaimQuery, Problem> {
     let max_claims = parse_page_limit(limit)?;
     let (store, tenant) = (app.store.name(), request.tenant.clone());
     let after = after.map(|after| cursor::unwrap_cursor(store, &tenant, after)).transpose()?;
-    Ok(ClaimQuery { tenant, kind: KeyKind::Command, status, after, max_claims })
+    Ok(ClaimQuery { tenant, kind, status, after, max_claims })
 }
 
 /// Reads until the page is full, the list ends, or the time is used up.
-async fn page(app: &AppState, mut list: ClaimQuery) -> Result<CommandList, Problem> {
+async fn page(
+    app: &AppState,
+    mut list: ClaimQuery,
+) -> Result<(Vec<ClaimSummary>, Option<String>), Problem> {
     let (until, limit) = (Instant::now() + max_steps_time(app), list.max_claims as usize);
-    let mut commands = Vec::new();
+    let mut claims = Vec::new();
     loop {
-        list.max_claims = u32::try_from(limit - commands.len()).expect("at most 1000");
+        list.max_claims = u32::try_from(limit - claims.len()).expect("at most 1000");
         let page = app.store.list(&list).await?;
-        commands.extend(page.claims.iter().map(|one| ListedCommand::new(one, &list.tenant)));
-        let full = commands.len() >= limit || Instant::now() >= until;
+        claims.extend(page.claims);
+        let full = claims.len() >= limit || Instant::now() >= until;
         match page.next {
             Some(next) if !full => list.after = Some(next),
             next => {
                 let wrap = |next| cursor::wrap_cursor(app.store.name(), &list.tenant, next);
-                return Ok(CommandList { commands, next: next.as_deref().map(wrap) });
+                return Ok((claims, next.as_deref().map(wrap)));
             }
         }
     }
@@ -79,16 +117,17 @@ async fn page(app: &AppState, mut list: ClaimQuery) -> Result<CommandList, Probl
 #[utoipa::path(
     get, path = "/v1/operator/commands/{operation}/{key}", operation_id = "show_command", tag = "operator",
     params(
-        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list"),
+        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list; may be left out if only one caller has such a command"),
     ),
     responses(
         (status = 200, body = CommandShown, description = "The state of the command, without its token"),
         (status = 404, description = "`command-missing`"),
+        (status = 409, description = "`scope-ambiguous`: several callers have such a command; `scopes` lists them"),
     ),
 )]
 pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     audited("show", request, |request, subject| async move {
-        let commands = app.commands(&tenant_in_scope(&request)?);
+        let commands = app.commands(&find_tenant(&app, &request).await?);
         let looked = commands.look(Operation(request.segment(1)), request.segment(2));
         let view = app.call_store(looked).await?.ok_or_else(command_missing)?;
         subject.set_fence(&view);
@@ -101,13 +140,13 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
 #[utoipa::path(
     put, path = "/v1/operator/commands/{operation}/{key}", operation_id = "settle_command", tag = "operator",
     params(
-        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list"),
+        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list; may be left out if only one caller has such a command"),
     ),
     request_body = SettleCommand,
     responses(
         (status = 200, body = CompletedState, description = "Callers get this response from now on; also if the same response is sent again"),
         (status = 404, description = "`command-missing`"),
-        (status = 409, description = "`in-progress`: the owner is presumed alive; `already-completed`: the command has another response. Nothing was changed"),
+        (status = 409, description = "`scope-ambiguous`; `in-progress`: the owner is presumed alive; `already-completed`: the command has another response. Nothing was changed"),
     ),
 )]
 pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
@@ -126,12 +165,12 @@ pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> 
 #[utoipa::path(
     delete, path = "/v1/operator/commands/{operation}/{key}", operation_id = "release_command", tag = "operator",
     params(
-        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list"),
+        ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list; may be left out if only one caller has such a command"),
     ),
     responses(
         (status = 204, description = "The command is forgotten; only its fence keeps growing"),
         (status = 404, description = "`command-missing`"),
-        (status = 409, description = "`in-progress`: the owner is presumed alive; `already-completed`: the command has its response. Nothing was changed"),
+        (status = 409, description = "`scope-ambiguous`; `in-progress`: the owner is presumed alive; `already-completed`: the command has its response. Nothing was changed"),
     ),
 )]
 pub(crate) async fn release(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
@@ -148,7 +187,7 @@ async fn decide(
     decision: &OperatorDecision,
     subject: &AuditSubject,
 ) -> Result<(), Problem> {
-    let commands = app.commands(&tenant_in_scope(request)?);
+    let commands = app.commands(&find_tenant(app, request).await?);
     let (operation, key) = (Operation(request.segment(1)), request.segment(2));
     let deciding = async {
         let before = commands.look(operation, key).await?.ok_or_else(command_missing)?;
@@ -190,10 +229,57 @@ fn in_progress(view: &CommandView) -> Problem {
     }
 }
 
-/// The tenant of the caller, or the scope of it that the query names.
-fn tenant_in_scope(request: &ApiRequest) -> Result<Tenant, Problem> {
+/// The tenant of the caller, or the scope of it that the query names. Without a name, the only scope that
+/// knows the command: it is searched for where the tenant itself does not know the command.
+async fn find_tenant(app: &AppState, request: &ApiRequest) -> Result<Tenant, Problem> {
     let [scope] = request.query_parameters(["scope"])?;
-    scope.map_or(Ok(request.tenant.clone()), |scope| Ok(request.tenant.scoped(scope)?))
+    if let Some(scope) = scope {
+        return Ok(request.tenant.scoped(scope)?);
+    }
+    let (operation, key) = (request.segment(1), request.segment(2));
+    let own = app.commands(&request.tenant);
+    if app.call_store(own.look(Operation(operation), key)).await?.is_some() {
+        return Ok(request.tenant.clone());
+    }
+    let mut query = claim_query(app, request, KeyKind::Command, None, None, Some("1000"))?;
+    let until = Instant::now() + max_steps_time(app);
+    let mut found: Vec<Tenant> = Vec::new();
+    let searching = async {
+        loop {
+            let page = app.store.list(&query).await?;
+            for listed in page.claims {
+                let is_it = listed.key.scope() == operation && listed.key.name() == key;
+                if is_it && !found.contains(listed.key.tenant()) {
+                    found.push(listed.key.tenant().clone());
+                }
+            }
+            match page.next {
+                None => return Ok(true),
+                Some(_) if Instant::now() >= until => return Ok::<_, StoreError>(false),
+                next => query.after = next,
+            }
+        }
+    };
+    let searched_all = app.call_store(searching).await?;
+    match (found.as_slice(), searched_all) {
+        ([], true) => Ok(request.tenant.clone()),
+        ([only], true) => Ok(only.clone()),
+        ([_, _, ..], _) => {
+            let scopes: Vec<_> =
+                found.iter().filter_map(|tenant| tenant.as_str().split_once('/')).collect();
+            let scopes: Vec<_> = scopes.into_iter().map(|(_, scope)| scope).collect();
+            let text = format!(
+                "several callers have a command with this operation and key; name one with \
+                 `scope`: {}",
+                scopes.join(", ")
+            );
+            Err(Problem::new(ProblemKind::ScopeAmbiguous, text).with("scopes", scopes))
+        }
+        (_, false) => {
+            let text = "there are too many commands to search for its scope; name it with `scope`";
+            Err(Problem::invalid(text))
+        }
+    }
 }
 
 /// Delete expired claims, records, jobs and done items of every tenant. Readers do not see them anyway; this frees

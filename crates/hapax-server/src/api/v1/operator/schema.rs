@@ -54,6 +54,40 @@ impl ListedCommand {
     }
 }
 
+/// A page of locks.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub(crate) struct LockList {
+    /// The locks that are held.
+    pub(crate) locks: Vec<ListedLock>,
+    /// The `after` of the next page; null at the end. Earlier pages may be short or even empty.
+    #[schema(required)]
+    pub(crate) next: Option<String>,
+}
+
+/// One lock of a list.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub(crate) struct ListedLock {
+    /// The name of the lock.
+    pub(crate) key: String,
+    /// The fence of its owner.
+    pub(crate) fence: u64,
+    /// How long ago it was taken.
+    pub(crate) taken_ms_ago: u64,
+    /// How long it lasts without renewal.
+    pub(crate) expires_in_ms: u64,
+}
+
+impl ListedLock {
+    pub(super) fn new(listed: &ClaimSummary) -> Self {
+        Self {
+            key: listed.key.name().to_owned(),
+            fence: listed.fence.0,
+            taken_ms_ago: millis(listed.granted_ago),
+            expires_in_ms: millis(listed.expires_in),
+        }
+    }
+}
+
 fn scope(key: &Key, tenant: &Tenant) -> Option<String> {
     let scope = key.tenant().as_str().strip_prefix(tenant.as_str())?.strip_prefix('/')?;
     Some(scope.to_owned())

@@ -1,0 +1,68 @@
+//! Gauges of what waits in the store: queues, commands whose outcome is unknown, locks.
+//!
+//! Every node reports the same numbers, those of the whole store: dashboards take the maximum.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax::queue::QueueName;
+use hapax::{KeyKind, Store, StoreResult, metric_names};
+use metrics::gauge;
+
+use super::readiness::{Readiness, ReadinessState};
+
+/// How many queues are reported.
+const MAX_QUEUES: usize = 100;
+
+/// Reads the gauges after every `interval`, while the store answers; never, if it is zero.
+pub(super) fn spawn(store: Arc<dyn Store>, readiness: Readiness, interval: Duration) {
+    if interval.is_zero() {
+        return;
+    }
+    tokio::spawn(async move {
+        let mut queues = first_queues();
+        loop {
+            if readiness.state() == ReadinessState::Ready
+                && let Err(error) = report(&*store, &mut queues).await
+            {
+                tracing::debug!("the gauges of the store were not read: {error}");
+            }
+            tokio::time::sleep(interval).await;
+        }
+    });
+}
+
+/// The queues that are reported from the start, and on Redis alone: it could list others only by a scan of
+/// all its keys.
+fn first_queues() -> BTreeSet<String> {
+    ["outbox", "ingest"].map(str::to_owned).into()
+}
+
+/// Reports the queues that were ever seen: one that is no longer listed is empty, and its gauges say so.
+async fn report(store: &dyn Store, queues: &mut BTreeSet<String>) -> StoreResult<()> {
+    if store.name() != "redis" {
+        let listed = store.queues().await?.into_iter().take(MAX_QUEUES);
+        queues.extend(listed.map(|queue| queue.as_str().to_owned()));
+    }
+    for name in queues.iter() {
+        let Ok(queue) = QueueName::new(name) else { continue };
+        let depth = store.depth(&queue, None).await?;
+        gauge!(metric_names::QUEUE_DEPTH, "queue" => name.clone()).set(depth.waiting as f64);
+        gauge!(metric_names::QUEUE_IN_FLIGHT, "queue" => name.clone()).set(depth.in_flight as f64);
+        gauge!(metric_names::QUEUE_DEAD, "queue" => name.clone()).set(depth.dead as f64);
+        let oldest = depth.oldest_age.unwrap_or_default().as_secs_f64();
+        gauge!(metric_names::QUEUE_OLDEST, "queue" => name.clone()).set(oldest);
+    }
+    if let Some(open) = store.count_open(KeyKind::Command).await? {
+        for (state, count) in
+            [("pending", open.pending), ("unknown", open.unknown), ("failed", open.failed)]
+        {
+            gauge!(metric_names::COMMANDS, "state" => state).set(count as f64);
+        }
+    }
+    if let Some(open) = store.count_open(KeyKind::Lock).await? {
+        gauge!(metric_names::LOCKS_HELD).set(open.pending as f64);
+    }
+    Ok(())
+}
