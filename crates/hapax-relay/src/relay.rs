@@ -162,7 +162,7 @@ impl RelayContext {
             let unanswered = || Err(DeliveryError::unreachable("the sink gave no answer"));
             match checked.unwrap_or_else(|_| unanswered()) {
                 Ok(()) => return breaker.check_passed(),
-                Err(error) => breaker.check_failed(error.reason()),
+                Err(error) => breaker.check_failed(error.reason().clone()),
             }
         }
     }

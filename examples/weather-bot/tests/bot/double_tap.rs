@@ -98,11 +98,13 @@ async fn shipped_rules_lock_neither_names_nor_map_places() {
     let world = at_home(Plan::default()).await;
     let map = events::location(USER, "台北（臺灣）", 25.05, 121.53);
     world.send(&[events::text(USER, "台北🥚"), events::text(USER, "台北 🥚"), map]).await;
-    lookups(&world, 3).await;
+    // They follow one another, and nobody is told to wait.
+    lookups(&world, 1).await;
     released(&world).await;
     for _ in 0..2 {
         assert!(world.answer().await.starts_with("📍 台北（臺灣）"));
     }
+    assert_eq!(world.weather.lookups(), 3);
     world.end().await;
 }
 
@@ -128,9 +130,11 @@ async fn the_lock_can_be_switched_off() {
     let off = [("PROCESSING_LOCK_ENABLED", "false")];
     let world = at_home(Plan { environment: &off, ..Plan::default() }).await;
     world.send(&[home(), home()]).await;
-    lookups(&world, 2).await;
+    // The second follows the first, and nobody is told to wait.
+    lookups(&world, 1).await;
     released(&world).await;
     assert!(world.answer().await.starts_with("📍 台北（臺灣）"));
+    assert_eq!(world.weather.lookups(), 2);
     world.end().await;
 }
 

@@ -179,10 +179,10 @@ impl CircuitBreaker {
     }
 
     /// Records that a check found the target down.
-    pub fn check_failed(&self, reason: &Cow<'static, str>) {
+    pub fn check_failed(&self, reason: Cow<'static, str>) {
         let mut state = self.state();
         state.failures_in_a_row = state.failures_in_a_row.saturating_add(1);
-        self.set_health(&state, TargetHealth::Down(reason.clone()));
+        self.set_health(&state, TargetHealth::Down(reason));
     }
 
     /// Records that the pause is over and a check, if there is one, found the target up: half-open after
@@ -307,7 +307,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn breaker_is_half_open_after_a_failed_send_until_an_answer() {
         let breaker = breaker();
-        breaker.check_failed(&"refused".into());
+        breaker.check_failed("refused".into());
         assert!(breaker.reason_not_to_send().is_some());
         breaker.check_passed();
         assert_eq!(*breaker.health().borrow(), TargetHealth::Up, "no send has failed");
