@@ -105,7 +105,8 @@ fn fault_13_full_disk_lets_deletes_through() {
             may_skip,
             "this user may not mount a tmpfs; allow it, or set HAPAX_TEST_SKIP=tmpfs"
         );
-        eprintln!("NOT RUN: this user may not mount a tmpfs in a namespace of its own");
+        let not_run = "NOT RUN: this user may not mount a tmpfs in a namespace of its own";
+        writeln!(std::io::stderr(), "{not_run}").unwrap();
         return;
     }
     let mut command = unshare();
