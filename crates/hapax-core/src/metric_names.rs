@@ -105,7 +105,7 @@ metrics! {
         /// `buried`), `result` (`done`, `lost`, `error`).
         RELAY_RESOLVED = "hapax_relay_resolved_total";
         /// Messages that a consumer received. Labels: `source`, `result` (`done`, `duplicate`, `busy`,
-        /// `retried`, `dead`, `error`).
+        /// `retried`, `dead`, `error`, `lost` where it was trimmed before it was handled).
         CONSUMED = "hapax_consumed_total";
     }
     gauges {

@@ -10,7 +10,7 @@ use async_nats::jetstream::{self, AckKind, Context, Message};
 use async_nats::{Client, ConnectOptions, HeaderMap, ServerAddr};
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 use tokio::time::timeout;
 
 use super::{Deliveries, InboundMessage, MessageDelivery, MessageSource};
@@ -29,15 +29,20 @@ const REASON: &str = "Hapax-Dead-Reason";
 /// A durable pull consumer of a stream. Messages that fail for good go to the subject
 /// `hapax.dead.STREAM`, which the stream `STREAM_dead` stores; that stream is created when it is
 /// needed.
+///
+/// A durable consumer that was deleted since is made again at the stream's beginning: what is left in
+/// the stream is delivered again, and the inbox recognises it. A stream that was deleted has to be made
+/// again by its owner.
 pub struct NatsSource {
     servers: Vec<ServerAddr>,
     stream: String,
     durable: String,
-    open: OnceCell<NatsSubscription>,
+    client: OnceCell<Client>,
+    /// `None` until the first call, and after an error.
+    subscription: Mutex<Option<Arc<NatsSubscription>>>,
 }
 
 struct NatsSubscription {
-    client: Client,
     context: Context,
     consumer: PullConsumer,
     dead: Arc<str>,
@@ -50,13 +55,25 @@ impl NatsSource {
     /// If the URL is malformed.
     pub fn new(url: &str, stream: &str, durable: &str) -> Result<Self, EndpointConfigError> {
         let (stream, durable) = (stream.into(), durable.into());
-        Ok(Self { servers: nats::servers(url)?, stream, durable, open: OnceCell::new() })
+        let (client, subscription) = (OnceCell::new(), Mutex::default());
+        Ok(Self { servers: nats::servers(url)?, stream, durable, client, subscription })
     }
 
-    async fn open(&self) -> Result<NatsSubscription, DeliveryError> {
-        let options = ConnectOptions::new().name("hapax consumer");
-        let client = nats::connect(options, &self.servers).await?;
-        let context = jetstream::new(client.clone());
+    async fn client(&self) -> Result<&Client, DeliveryError> {
+        let options = || ConnectOptions::new().name("hapax consumer");
+        self.client.get_or_try_init(|| nats::connect(options(), &self.servers)).await
+    }
+
+    async fn subscription(&self) -> Result<Arc<NatsSubscription>, DeliveryError> {
+        let mut subscription = self.subscription.lock().await;
+        if let Some(open) = &*subscription {
+            return Ok(open.clone());
+        }
+        Ok(subscription.insert(Arc::new(self.subscribe().await?)).clone())
+    }
+
+    async fn subscribe(&self) -> Result<NatsSubscription, DeliveryError> {
+        let context = jetstream::new(self.client().await?.clone());
         let stream = context.get_stream(&self.stream).await;
         let stream = stream.map_err(|_| DeliveryError::unreachable("there is no such stream"))?;
         let config = pull::Config {
@@ -69,7 +86,6 @@ impl NatsSource {
         let consumer = consumer
             .map_err(|_| DeliveryError::unreachable("the durable consumer cannot be made"))?;
         Ok(NatsSubscription {
-            client,
             context,
             consumer,
             dead: format!("hapax.dead.{}", self.stream).into(),
@@ -84,7 +100,23 @@ impl MessageSource for NatsSource {
     }
 
     async fn receive(&self, at_most: usize) -> Result<Deliveries, DeliveryError> {
-        let open = self.open.get_or_try_init(|| self.open()).await?;
+        let open = self.subscription().await?;
+        let received = self.fetch(&open, at_most).await;
+        if received.is_err() {
+            // The next call looks for the stream and the durable consumer again: somebody may have deleted
+            // them.
+            *self.subscription.lock().await = None;
+        }
+        received
+    }
+}
+
+impl NatsSource {
+    async fn fetch(
+        &self,
+        open: &NatsSubscription,
+        at_most: usize,
+    ) -> Result<Deliveries, DeliveryError> {
         let away = || DeliveryError::unreachable("JetStream does not answer");
         let first = open.consumer.fetch().max_messages(at_most).messages();
         let mut first = first.await.map_err(|_| away())?;
@@ -94,11 +126,12 @@ impl MessageSource for NatsSource {
                 Ok(Some(Ok(message))) => {
                     deliveries.push(Box::new(NatsDelivery::new(message, open, &self.stream)));
                 }
-                Ok(_) => break,
-                Err(_) if !deliveries.is_empty() => break,
+                Ok(None) => break,
+                Ok(Some(Err(_))) | Err(_) if !deliveries.is_empty() => break,
+                Ok(Some(Err(_))) => return Err(away()),
                 Err(_) => {
                     // A firewall may have dropped the connection silently.
-                    let _ = open.client.force_reconnect().await;
+                    let _ = self.client().await?.force_reconnect().await;
                     return Err(away());
                 }
             }

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hapax_core::{deadline_after, metric_names};
 use redis::streams::{
-    StreamAutoClaimReply, StreamClaimReply, StreamId, StreamPendingCountReply, StreamReadReply,
+    StreamAutoClaimReply, StreamClaimReply, StreamId, StreamPendingCountReply, StreamRangeReply,
+    StreamReadReply,
 };
 use redis::{Cmd, FromRedisValue, cmd, pipe};
 use tokio::sync::Mutex as AsyncMutex;
@@ -30,7 +32,8 @@ const ABANDONED_INTERVAL: Duration = Duration::from_secs(5);
 /// `STREAM:dead`.
 ///
 /// An entry to be retried stays pending. The entries of a consumer that is gone are taken over
-/// after half a minute.
+/// after half a minute. A pending entry that was trimmed from the stream cannot be delivered: it is
+/// acknowledged, and counted with `result="lost"`.
 pub struct RedisStreamSource {
     member: Arc<GroupMember>,
     /// A blocking read occupies its connection, so reads have their own.
@@ -56,7 +59,9 @@ struct ReadProgress {
 
 impl RedisStreamSource {
     /// Reads this stream in a group that all processes of the consumer share, under a name that no
-    /// other process uses. A missing group is created at the stream's beginning.
+    /// other process uses. A missing group is created at the stream's beginning, also if it was
+    /// deleted or lost since: what is left in the stream is delivered again, and the inbox recognises
+    /// it. Redis remembers every name of a consumer, so use the same name after a restart.
     ///
     /// # Errors
     /// If the URL is malformed.
@@ -87,9 +92,23 @@ impl RedisStreamSource {
             Err(DeliveryError::Refused { reason, .. }) if reason.contains("BUSYGROUP") => {}
             made => made?,
         }
+        let mine = self.drop_trimmed(self.pending().await?).await?;
+        self.with_attempts(mine).await
+    }
+
+    /// The entries that this consumer has not acknowledged; those that were trimmed have no fields.
+    async fn pending(&self) -> Result<Vec<StreamId>, DeliveryError> {
         let mine = self.member.read(None, "0");
         let reply: Option<StreamReadReply> = self.member.ask(&mine).await?;
-        self.with_attempts(entries(reply)).await
+        Ok(entries(reply))
+    }
+
+    /// Acknowledges entries that were trimmed, and returns the others.
+    async fn drop_trimmed(&self, entries: Vec<StreamId>) -> Result<Vec<StreamId>, DeliveryError> {
+        let (trimmed, kept): (Vec<_>, _) =
+            entries.into_iter().partition(|entry| entry.map.is_empty());
+        self.member.acknowledge_lost(trimmed.iter().map(|entry| &*entry.id)).await?;
+        Ok(kept)
     }
 
     async fn new_ones(&self, at_most: usize) -> Result<Vec<StreamId>, DeliveryError> {
@@ -113,18 +132,31 @@ impl RedisStreamSource {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let mut claim = self.member.claim(Duration::ZERO);
-        for id in &ids {
-            claim.arg(id);
+        let claimed = self.claim_due(&ids).await;
+        if claimed.is_err() {
+            let now = Instant::now();
+            self.member.due().extend(ids.into_iter().map(|id| (now, id)));
         }
-        match self.member.ask::<StreamClaimReply>(&claim).await {
-            Ok(reply) => self.with_attempts(reply.ids).await,
-            Err(failure) => {
-                let now = Instant::now();
-                self.member.due().extend(ids.into_iter().map(|id| (now, id)));
-                Err(failure)
+        claimed
+    }
+
+    async fn claim_due(&self, ids: &[String]) -> Result<Vec<(StreamId, u32)>, DeliveryError> {
+        let mut trimmed = Vec::new();
+        for id in ids {
+            let mut find = cmd("XRANGE");
+            find.arg(&self.member.stream).arg(id).arg(id);
+            if self.member.ask::<StreamRangeReply>(&find).await?.ids.is_empty() {
+                trimmed.push(&**id);
             }
         }
+        // Before they are claimed: a claim forgets trimmed entries in silence.
+        self.member.acknowledge_lost(trimmed.into_iter()).await?;
+        let mut claim = self.member.claim(Duration::ZERO);
+        for id in ids {
+            claim.arg(id);
+        }
+        let reply = self.member.ask::<StreamClaimReply>(&claim).await?;
+        self.with_attempts(reply.ids).await
     }
 
     /// Takes over up to `at_most` entries whose consumer is gone.
@@ -136,7 +168,14 @@ impl RedisStreamSource {
             claim.arg(stream).arg(group).arg(consumer).arg(IDLE_TIMEOUT.as_millis() as u64);
             claim.arg(&cursor).arg("COUNT").arg(at_most - found.len());
             let reply: StreamAutoClaimReply = self.member.ask(&claim).await?;
-            found.extend(reply.claimed);
+            // Redis 7 names what was trimmed and has forgotten it. Redis 6.2 names nothing, and the entries
+            // are pending with this consumer now.
+            self.member.report_lost(reply.deleted_ids.len() as u64);
+            if reply.invalid_entries {
+                let trimmed = self.pending().await?.into_iter().filter(|e| e.map.is_empty());
+                self.drop_trimmed(trimmed.collect()).await?;
+            }
+            found.extend(self.drop_trimmed(reply.claimed).await?);
             cursor = reply.next_stream_id;
             if cursor == "0-0" || found.len() >= at_most {
                 return self.with_attempts(found).await;
@@ -174,6 +213,23 @@ impl MessageSource for RedisStreamSource {
 
     async fn receive(&self, at_most: usize) -> Result<Deliveries, DeliveryError> {
         let mut progress = self.progress.lock().await;
+        match self.receive_in_group(&mut progress, at_most).await {
+            Err(failure) if is_group_missing(&failure) => {
+                tracing::warn!("the consumer group is missing; it is made again");
+                *progress = ReadProgress::default();
+                self.receive_in_group(&mut progress, at_most).await
+            }
+            received => received,
+        }
+    }
+}
+
+impl RedisStreamSource {
+    async fn receive_in_group(
+        &self,
+        progress: &mut ReadProgress,
+        at_most: usize,
+    ) -> Result<Deliveries, DeliveryError> {
         let mut found = Vec::new();
         if !progress.is_prepared {
             found = self.prepare().await?;
@@ -198,6 +254,30 @@ impl MessageSource for RedisStreamSource {
 impl GroupMember {
     async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, DeliveryError> {
         self.link.run_within(CONNECT_TIMEOUT, async |open| cmd.query_async(open).await).await
+    }
+
+    /// Acknowledges entries that can no longer be read; those of them that were still pending are lost.
+    async fn acknowledge_lost(
+        &self,
+        ids: impl ExactSizeIterator<Item = &str>,
+    ) -> Result<(), DeliveryError> {
+        if ids.len() > 0 {
+            let mut ack = cmd("XACK");
+            ack.arg(&self.stream).arg(&self.group);
+            for id in ids {
+                ack.arg(id);
+            }
+            self.report_lost(self.ask(&ack).await?);
+        }
+        Ok(())
+    }
+
+    fn report_lost(&self, entries: u64) {
+        if entries > 0 {
+            tracing::warn!(entries, "entries of the stream were trimmed before they were handled");
+            metrics::counter!(metric_names::CONSUMED, "source" => "redis", "result" => "lost")
+                .increment(entries);
+        }
     }
 
     fn read(&self, new: Option<usize>, after: &str) -> Cmd {
@@ -258,7 +338,7 @@ impl MessageDelivery for RedisDelivery {
     }
 
     async fn retry_after(&self, after: Duration) -> Result<(), DeliveryError> {
-        self.member.due().push((Instant::now() + after, self.entry.id.clone()));
+        self.member.due().push((deadline_after(Instant::now(), after), self.entry.id.clone()));
         Ok(())
     }
 
@@ -286,6 +366,13 @@ impl MessageDelivery for RedisDelivery {
     fn keep_alive_interval(&self) -> Duration {
         IDLE_TIMEOUT / 3
     }
+}
+
+/// Whether somebody deleted the group or its stream, or a failover lost it. A read that waits is told so in other
+/// words than one that begins.
+fn is_group_missing(failure: &DeliveryError) -> bool {
+    matches!(failure, DeliveryError::Refused { reason, .. }
+        if reason.contains("NOGROUP") || reason.contains("UNBLOCKED"))
 }
 
 fn entries(reply: Option<StreamReadReply>) -> Vec<StreamId> {

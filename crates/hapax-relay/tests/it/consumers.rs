@@ -166,6 +166,71 @@ async fn from_a_redis_stream_each_message_has_its_effect_once() {
     .await;
 }
 
+/// A consumer that is running, with the number of its effects.
+fn consuming(source: impl MessageSource) -> (Work, Working) {
+    let work = Work::default();
+    let consumer = BrokerConsumer::new("billing", source, work.clone()).config(config());
+    (work, Working::run(|stop| consumer.run(stop)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_11_redis_consumer_makes_a_lost_group_again() {
+    let redis = Redis::with(IN_MEMORY);
+    let sink = RedisStreamSink::new(&redis.url()).unwrap();
+    let (work, running) = consuming(stream_source(&redis, "one"));
+    let losses: [&[&str]; 3] =
+        [&["FLUSHALL"], &["DEL", "orders"], &["XGROUP", "DESTROY", "orders", "billing"]];
+    for (n, loss) in losses.into_iter().enumerate() {
+        for when in ["before", "after"] {
+            let payload = format!("{when} {n}");
+            sink.send(&row("orders", &payload)).await.unwrap();
+            until(&payload, async || work.effects().contains_key(&payload)).await;
+            if when == "before" {
+                redis.cli(loss);
+            }
+        }
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_11_nats_consumer_makes_a_lost_durable_again() {
+    let server = Nats::start();
+    let context = nats::context(&server).await;
+    let stream = nats::stream(&context).await;
+    let sink = NatsSink::new(&server.url()).unwrap();
+    let source = NatsSource::new(&server.url(), "orders", "billing").unwrap();
+    let (work, running) = consuming(source);
+    let sent = async |payload: &str| {
+        sink.send(&row("orders", payload)).await.unwrap();
+        until(payload, async || work.effects().contains_key(payload)).await;
+    };
+    sent("first").await;
+    stream.delete_consumer("billing").await.unwrap();
+    sent("after the durable was deleted").await;
+    context.delete_stream("orders").await.unwrap();
+    nats::stream(&context).await;
+    sent("after the stream was deleted").await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_11_trimmed_pending_entry_is_acknowledged_and_not_handled() {
+    let redis = Redis::with(IN_MEMORY);
+    redis.cli(&["XGROUP", "CREATE", "orders", "billing", "0", "MKSTREAM"]);
+    let id = redis.cli(&["XADD", "orders", "*", "payload", "trimmed"]);
+    redis.cli(&["XREADGROUP", "GROUP", "billing", "one", "STREAMS", "orders", ">"]);
+    assert_eq!(redis.cli(&["XDEL", "orders", id.trim()]), "1");
+    let sink = RedisStreamSink::new(&redis.url()).unwrap();
+    sink.send(&row("orders", "good")).await.unwrap();
+    let (work, running) = consuming(stream_source(&redis, "one"));
+    until("the good one", async || work.effects().contains_key("good")).await;
+    let pending = || redis.cli(&["XPENDING", "orders", "billing"]);
+    until("nothing is pending", async || pending().lines().next() == Some("0")).await;
+    running.stop().await;
+    assert_eq!(work.effects().len(), 1, "a handler got an entry that does not exist");
+}
+
 /// Sends the test a new item for each message.
 struct Forwards(mpsc::UnboundedSender<QueueItem>);
 
