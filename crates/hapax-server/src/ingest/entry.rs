@@ -16,6 +16,9 @@ pub(super) struct StreamEntry {
 pub(super) struct EntryPage {
     pub(super) present: Vec<StreamEntry>,
     pub(super) gone: Vec<String>,
+    /// Whether entries were trimmed that the reply does not name: XAUTOCLAIM of Redis 6.2 returns nil for
+    /// them.
+    pub(super) has_unnamed: bool,
 }
 
 impl EntryPage {
@@ -24,7 +27,10 @@ impl EntryPage {
         let mut entries = Self::default();
         let RedisReply::Many(all) = reply else { return entries };
         for one in all {
-            let RedisReply::Many(parts) = one else { continue };
+            let RedisReply::Many(parts) = one else {
+                entries.has_unnamed = true;
+                continue;
+            };
             let mut parts = parts.into_iter();
             let Some(RedisReply::Bytes(id)) = parts.next() else { continue };
             let id = String::from_utf8_lossy(&id).into_owned();
@@ -135,5 +141,12 @@ mod tests {
         assert_eq!(read.present, [StreamEntry { id: "1-0".into(), data: Some(b"{}".into()) }]);
         assert_eq!(read.gone, ["2-0"]);
         assert!(EntryPage::parse(RedisReply::Nil).is_empty());
+        assert!(!read.has_unnamed);
+    }
+
+    #[test]
+    fn fault_16_trimmed_entries_without_a_name_are_noticed() {
+        let page = EntryPage::parse(RedisReply::Many(vec![RedisReply::Nil, RedisReply::Nil]));
+        assert!(page.has_unnamed && page.is_empty());
     }
 }

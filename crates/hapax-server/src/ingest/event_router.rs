@@ -46,7 +46,8 @@ impl EventRouter {
         &self,
         events: &[IncomingEvent],
     ) -> Result<Vec<RouteOutcome>, StoreError> {
-        let answers = self.publish(events).await?;
+        let new: Vec<_> = events.iter().map(|incoming| incoming.event.clone()).collect();
+        let answers = publish(&self.bus, &new).await?;
         let states = self.states(events, &answers).await?;
         try_join_all(states.iter().map(|(job, state)| self.write_state(job, state))).await?;
         self.publish_to_channel(events, &answers).await?;
@@ -67,40 +68,6 @@ impl EventRouter {
             outcome
         });
         Ok(outcomes.collect())
-    }
-
-    /// Publishes all events at once, or each on its own where one of them is refused.
-    async fn publish(
-        &self,
-        events: &[IncomingEvent],
-    ) -> Result<Vec<Result<Appended, String>>, StoreError> {
-        let events: Vec<_> = events.iter().map(|incoming| incoming.event.clone()).collect();
-        match self.bus.publish_all(&events).await {
-            Ok(answers) => return Ok(answers.into_iter().map(Ok).collect()),
-            Err(BusError::Store(error)) if error.is_transient() => return Err(error),
-            Err(_) => {}
-        }
-        let mut answers = Vec::with_capacity(events.len());
-        for event in &events {
-            answers.push(self.publish_one(event).await?);
-        }
-        Ok(answers)
-    }
-
-    async fn publish_one(&self, event: &NewEvent) -> Result<Result<Appended, String>, StoreError> {
-        let mut refused = String::new();
-        for _ in 0..MAX_TRIES {
-            match self.bus.publish(event).await {
-                Ok(answer) => return Ok(Ok(answer)),
-                Err(BusError::Store(error)) if error.is_transient() => return Err(error),
-                Err(BusError::Store(error)) => {
-                    refused = format!("the store refuses it ({})", error.label());
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Err(invalid) => return Ok(Err(invalid.to_string())),
-            }
-        }
-        Ok(Err(refused))
     }
 
     /// The current states of the jobs of these events.
@@ -177,5 +144,74 @@ impl EventRouter {
             }
         });
         try_join_all(published).await.map(drop)
+    }
+}
+
+/// The answer of the bus to an event, or why it will never take it.
+type PublishOutcome = Result<Appended, String>;
+
+/// Publishes events in order. Invalid ones are left out, so that they do not hold up the others.
+async fn publish(bus: &EventBus, events: &[NewEvent]) -> Result<Vec<PublishOutcome>, StoreError> {
+    let checked: Vec<_> = events.iter().map(|event| bus.check(event)).collect();
+    let valid = events.iter().zip(&checked).filter(|(_, checked)| checked.is_ok());
+    let valid: Vec<_> = valid.map(|(event, _)| event.clone()).collect();
+    let mut published = publish_valid(bus, &valid).await?.into_iter();
+    let outcomes = checked.into_iter().map(|checked| match checked {
+        Ok(()) => published.next().unwrap_or_else(|| Err("the store gave no answer".into())),
+        Err(invalid) => Err(invalid.to_string()),
+    });
+    Ok(outcomes.collect())
+}
+
+/// Publishes all events at once. Where the store refuses them for good, each half is tried, down to the event
+/// that is refused.
+async fn publish_valid(
+    bus: &EventBus,
+    events: &[NewEvent],
+) -> Result<Vec<PublishOutcome>, StoreError> {
+    let mut refused = String::new();
+    let tries = if events.len() == 1 { MAX_TRIES } else { 1 };
+    for attempt in 0..tries {
+        if attempt > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        match bus.publish_all(events).await {
+            Ok(answers) => return Ok(answers.into_iter().map(Ok).collect()),
+            Err(BusError::Store(error)) if error.is_transient() => return Err(error),
+            Err(BusError::Store(error)) => {
+                refused = format!("the store refuses it ({})", error.label());
+            }
+            Err(invalid) => refused = invalid.to_string(),
+        }
+    }
+    if events.len() <= 1 {
+        return Ok(events.iter().map(|_| Err(refused.clone())).collect());
+    }
+    let (first, second) = events.split_at(events.len() / 2);
+    let mut outcomes = Box::pin(publish_valid(bus, first)).await?;
+    outcomes.extend(Box::pin(publish_valid(bus, second)).await?);
+    Ok(outcomes)
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax::bus::BusConfig;
+    use hapax::memory::MemoryStore;
+    use hapax_conformance::FaultyStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn fault_16_one_invalid_event_costs_no_extra_calls() {
+        let store = FaultyStore::new(Arc::new(MemoryStore::default()));
+        let bus = EventBus::with_frames(Arc::new(store.clone()), BusConfig::default());
+        let mut events: Vec<_> =
+            (0..200).map(|seq| NewEvent::new("scan", "job", "vision", seq)).collect();
+        events[100].stage = "gap".into();
+        let outcomes = publish(&bus, &events).await.unwrap();
+        for (nth, outcome) in outcomes.iter().enumerate() {
+            assert_eq!(outcome.is_err(), nth == 100, "{nth}: {outcome:?}");
+        }
+        assert!(store.calls() <= 4, "{} calls", store.calls());
     }
 }

@@ -12,6 +12,21 @@ use super::entry::EntryPage;
 
 const PAGE: &str = "200";
 
+/// KEYS: stream; ARGV: group, the own consumer, idle time in ms. One script, so that no consumer reads between the
+/// look and the deletion.
+const DELETE_IDLE_SCRIPT: &str = "
+    local deleted = 0
+    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+      local of = {}
+      for i = 1, #consumer, 2 do of[consumer[i]] = consumer[i + 1] end
+      if of.name ~= ARGV[2] and string.sub(of.name, 1, 6) == 'hapax-' and of.pending == 0
+          and of.idle > tonumber(ARGV[3]) then
+        redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], of.name)
+        deleted = deleted + 1
+      end
+    end
+    return deleted";
+
 /// A stream and our consumer group on it.
 pub(super) struct GroupStream {
     pub(super) name: String,
@@ -106,6 +121,23 @@ impl GroupStream {
             entries.gone.extend(gone.into_iter().filter_map(text));
         }
         Ok((entries, next))
+    }
+
+    /// Deletes the consumers of other processes of hapax that have been idle for this long and have no pending
+    /// entry: each pod has a name of its own, and Redis remembers every name. A failure is only logged,
+    /// because routing does not depend on it.
+    pub(super) async fn delete_idle_consumers(&self, idle: Duration) {
+        let IngestConfig { group, consumer, .. } = &*self.config;
+        let idle = idle.as_millis().to_string();
+        let parts = ["EVAL", DELETE_IDLE_SCRIPT, "1", &self.name, group, consumer, &idle];
+        match self.redis.command(&parts).await {
+            Ok(RedisReply::Number(0)) => {}
+            Ok(_) => tracing::info!(stream = self.name, "idle consumers of the group were deleted"),
+            Err(error) => {
+                let (stream, reason) = (self.name.as_str(), error.label());
+                tracing::info!(stream, reason, "idle consumers cannot be deleted: {error}");
+            }
+        }
     }
 
     /// How many times each entry from `first` to `last` was delivered.
@@ -235,7 +267,11 @@ pub(super) fn parse_entry_id(id: &str) -> EntryId {
 
 #[cfg(test)]
 mod tests {
+    use hapax::redis::RedisConfig;
+    use hapax_testkit::Redis;
+
     use super::*;
+    use crate::settings::IngestDomains;
 
     /// `added` entries, still there from `first` on, of which `read` were read up to `delivered`.
     fn progress(added: u64, first: u64, read: u64, delivered: u64) -> GroupProgress {
@@ -270,5 +306,43 @@ mod tests {
         assert!(uncounted(progress(30, 20, 0, 4)).has_lost_since(&before));
         assert!(!uncounted(progress(30, 5, 0, 4)).has_lost_since(&before));
         assert!(!uncounted(progress(30, 20, 0, 15)).has_lost_since(&before));
+    }
+
+    /// Redis remembers every consumer, and each pod has a name of its own.
+    #[tokio::test]
+    async fn fault_16_idle_consumers_of_other_pods_are_deleted() {
+        let server = Redis::with(&["--appendonly", "no"]);
+        let open = || RedisCommands::open(RedisConfig::new(&server.url()).unwrap()).unwrap();
+        let config = IngestConfig {
+            domains: IngestDomains(Vec::new()),
+            group: "router".into(),
+            consumer: "hapax-me-1".into(),
+            channel: None,
+            max_deliveries: 5,
+            reclaim_after: Duration::from_secs(30),
+            state_retention: Duration::from_secs(30),
+            max_stall: Duration::from_secs(30),
+            store_timeout: Duration::from_secs(30),
+        };
+        let (name, config) = ("scan:events:0".to_owned(), Arc::new(config));
+        let stream = GroupStream { name, config, redis: Arc::new(open()), reader: open() };
+        stream.ensure_group().await.unwrap();
+        for consumer in ["hapax-me-1", "hapax-gone-1", "hapax-busy-1", "another-router"] {
+            let create = ["XGROUP", "CREATECONSUMER", &stream.name, "router", consumer];
+            server.cli(&create);
+        }
+        server.cli(&["XADD", &stream.name, "*", "data", "{}"]);
+        let read = ["XREADGROUP", "GROUP", "router", "hapax-busy-1", "STREAMS", &stream.name, ">"];
+        server.cli(&read);
+        let consumers = || server.cli(&["XINFO", "CONSUMERS", &stream.name, "router"]);
+        stream.delete_idle_consumers(Duration::from_secs(3600)).await;
+        assert!(consumers().contains("hapax-gone-1"), "not idle for long enough");
+        // Idle for a millisecond at least.
+        while consumers().contains("hapax-gone-1") {
+            stream.delete_idle_consumers(Duration::ZERO).await;
+        }
+        for kept in ["hapax-me-1", "hapax-busy-1", "another-router"] {
+            assert!(consumers().contains(kept), "{kept} was deleted");
+        }
     }
 }

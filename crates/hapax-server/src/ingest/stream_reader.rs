@@ -20,6 +20,11 @@ const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// How often lag and losses are measured.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often the consumers of processes that are gone are deleted.
+const TIDY_INTERVAL: Duration = Duration::from_secs(3600);
+/// How long a consumer is idle at least before it counts as gone.
+const MIN_IDLE: Duration = Duration::from_secs(3600);
+
 pub(super) struct StreamReader {
     pub(super) domain: String,
     pub(super) stream: GroupStream,
@@ -74,8 +79,14 @@ impl StreamReader {
         self.handle_own_pending().await?;
         self.reclaim().await?;
         let (mut measured, mut reclaimed) = (Instant::now(), Instant::now());
+        let mut tidied: Option<Instant> = None;
         loop {
             self.heartbeat.beat();
+            if tidied.is_none_or(|at| at.elapsed() >= TIDY_INTERVAL) {
+                let idle = MIN_IDLE.max(self.config.reclaim_after.saturating_mul(10));
+                self.stream.delete_idle_consumers(idle).await;
+                tidied = Some(Instant::now());
+            }
             if reclaimed.elapsed() >= self.config.reclaim_after / 2 {
                 self.reclaim().await?;
                 reclaimed = Instant::now();
@@ -107,13 +118,18 @@ impl StreamReader {
 
     /// Takes over the entries of idle consumers, page by page.
     async fn reclaim(&self) -> Result<(), StoreError> {
-        let mut start = Some("0-0".to_owned());
+        let (mut start, mut has_unnamed) = (Some("0-0".to_owned()), false);
         while let Some(from) = start {
             self.router.bus.store().ping().await?;
             let (entries, next) = self.stream.reclaim(&from).await?;
+            has_unnamed |= entries.has_unnamed;
             self.handle(entries, true).await;
             self.heartbeat.beat();
             start = next;
+        }
+        if has_unnamed {
+            // They are pending with this consumer now, and a read of its own entries names them.
+            self.handle_own_pending().await?;
         }
         Ok(())
     }

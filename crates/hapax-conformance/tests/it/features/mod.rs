@@ -1,6 +1,7 @@
 //! The features on a store with planned faults, in virtual time.
 
 mod commands;
+mod consumers;
 mod documents;
 mod followers;
 mod locks;

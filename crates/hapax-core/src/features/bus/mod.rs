@@ -167,6 +167,11 @@ impl<F: EncodedFrame> Bus<F> {
         Ok(answers[0])
     }
 
+    /// Whether the event is valid, without publishing it.
+    pub fn check(&self, event: &NewEvent) -> Result<(), BusError> {
+        event.sealed(&self.tenant, &self.shared.config, &now()).map(drop).map_err(Into::into)
+    }
+
     /// Publishes events in this order; one answer each. Where one of them is invalid, none is stored.
     pub async fn publish_all(&self, events: &[NewEvent]) -> Result<Vec<Appended>, BusError> {
         let now = now();
