@@ -9,7 +9,7 @@ use crate::keys::KeyNames;
 use crate::log::PartitionCount;
 use crate::script::Script;
 use crate::wake::WakeListener;
-use crate::{RedisConfig, examine};
+use crate::{RedisConfig, examine, log};
 
 /// A store on Redis or Valkey. A clone shares the connection.
 #[derive(Clone)]
@@ -123,8 +123,10 @@ impl Store for RedisStore {
         examine::findings(&self.client).await
     }
 
-    /// Does nothing: Redis itself removes expired keys.
-    async fn sweep(&self, _at_most: u32) -> StoreResult<Swept> {
-        Ok(Swept { count: 0, more: false })
+    /// Removes the pointers of forgotten jobs from the tails of idle partitions. Redis itself removes
+    /// expired keys.
+    async fn sweep(&self, at_most: u32) -> StoreResult<Swept> {
+        self.check_partitions().await?;
+        log::sweep::sweep(self, at_most, self.client.timeout / 2).await
     }
 }

@@ -113,7 +113,7 @@ fn open_sink(
     Ok(match url.split_once("://").map_or(url, |(scheme, _)| scheme) {
         "nats" | "tls" => Arc::new(NatsSink::new(url)?),
         "amqp" | "amqps" => Arc::new(RabbitMqSink::new(url)?),
-        "redis" | "rediss" => Arc::new(RedisStreamSink::new(url)?),
+        "redis" | "rediss" => Arc::new(RedisStreamSink::new(url)?.trim(settings.stream_trim())),
         "http" | "https" => {
             let mut webhook = WebhookConfig::new().allow_private(settings.allow_private);
             if let Some(secret) = &settings.webhook_secret {

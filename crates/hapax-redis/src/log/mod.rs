@@ -3,7 +3,10 @@
 mod append;
 mod attach;
 mod find_seq;
+pub(crate) mod sweep;
 mod tail;
+
+use std::sync::atomic::AtomicU16;
 
 use async_trait::async_trait;
 use hapax_core::log::{
@@ -20,11 +23,13 @@ use crate::store::RedisStore;
 pub(crate) struct PartitionCount {
     count: u16,
     checked: OnceCell<()>,
+    /// The partition at which the next sweep begins.
+    next_swept: AtomicU16,
 }
 
 impl PartitionCount {
     pub(crate) fn new(count: u16) -> Self {
-        Self { count, checked: OnceCell::new() }
+        Self { count, checked: OnceCell::new(), next_swept: AtomicU16::new(0) }
     }
 }
 

@@ -45,6 +45,30 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
 }
 
 #[tokio::test]
+async fn fault_33_idle_tails_are_swept() {
+    let (redis, store) = server();
+    let job = job("idle");
+    let brief = LogRetention { retention: Duration::from_millis(50), ..LogRetention::default() };
+    let _ = store.append(&events(&job, 0..3), &brief).await.unwrap();
+    let (tail, start) = (partition_key(&job, "tail"), TailPosition::start());
+    assert_eq!(redis.cli(&["XLEN", &tail]), "3");
+    let first =
+        store.tail(&[(job.partition(PARTITIONS), start.clone())], 1).await.unwrap().remove(0).next;
+    let (_, last, _) = drained(&store, &job, &start).await;
+    let deadline = std::time::Instant::now() + WAIT_TIMEOUT;
+    while redis.cli(&["XLEN", &tail]) != "0" {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the tail of an idle partition is kept for ever"
+        );
+        let _ = store.sweep(2).await.unwrap();
+    }
+    // Whoever has not read them is told that they are gone.
+    assert!(drained(&store, &job, &first).await.2);
+    assert!(!drained(&store, &job, &last).await.2);
+}
+
+#[tokio::test]
 async fn hole_15_log_state_and_dedup_have_one_lifetime() {
     let (redis, store) = server();
     let (job, keep) = (job("a"), LogRetention::default());

@@ -18,7 +18,7 @@ pub use lines::JsonLinesSink;
 #[cfg(feature = "nats")]
 pub use nats::NatsSink;
 #[cfg(feature = "redis")]
-pub use redis::RedisStreamSink;
+pub use redis::{RedisStreamSink, StreamTrim};
 #[cfg(feature = "webhook")]
 pub use webhook::{WebhookConfig, WebhookSink};
 

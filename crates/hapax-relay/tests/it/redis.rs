@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hapax_core::memory::MemoryStore;
-use hapax_relay::sinks::RedisStreamSink;
+use hapax_relay::sinks::{RedisStreamSink, StreamTrim};
 use hapax_relay::{OutboundMessage, Sink};
 use hapax_testkit::Redis;
 
@@ -28,6 +29,30 @@ async fn a_row_is_an_entry_of_the_stream_of_its_topic() {
         ("headers", r#"{"Hapax-Topic":"orders","Hapax-Key":"order-1","x":"y"}"#),
     ];
     assert_eq!(lines, fields.map(|(name, value)| [name, value]).concat());
+}
+
+#[tokio::test]
+async fn fault_33_stream_is_trimmed_to_its_maximum() {
+    let redis = Redis::with(&["--appendonly", "no", "--stream-node-max-entries", "10"]);
+    let sink = RedisStreamSink::new(&redis.url()).unwrap().trim(StreamTrim::MaxEntries(50));
+    for n in 0..200 {
+        sink.send(&OutboundMessage::new(item(&n.to_string()))).await.unwrap();
+    }
+    let length: u64 = redis.cli(&["XLEN", "orders"]).trim().parse().unwrap();
+    assert!((50..=70).contains(&length), "{length}");
+}
+
+#[tokio::test]
+async fn fault_33_stream_is_trimmed_by_age() {
+    let redis = Redis::with(&["--appendonly", "no", "--stream-node-max-entries", "10"]);
+    // Two nodes of the year 1970: only whole nodes are trimmed.
+    for n in 1..=20 {
+        redis.cli(&["XADD", "orders", &format!("{n}-0"), "payload", "old"]);
+    }
+    let hour = Duration::from_secs(3600);
+    let sink = RedisStreamSink::new(&redis.url()).unwrap().trim(StreamTrim::MaxAge(hour));
+    sink.send(&OutboundMessage::new(item("new"))).await.unwrap();
+    assert_eq!(redis.cli(&["XLEN", "orders"]), "1");
 }
 
 #[tokio::test]

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
 use hapax::queue::QueueName;
 use hapax_relay::AfterDead;
+use hapax_relay::sinks::StreamTrim;
 
 use super::declare::{Declaration, settings};
 use super::shared::*;
@@ -61,6 +63,10 @@ settings! {
         "The attribute `source` of CloudEvents");
     bus_store: Option<SecretUrl> = Declaration::new("URL", "",
         "The store that has the jobs, for --to bus; by default that of --from");
+    stream_max_entries: Option<usize> = Declaration::new("NUMBER", "",
+        "Trim the streams of --to redis://… to so many entries, read or not; unbounded without it");
+    stream_max_age: Option<Duration> = Declaration::new("TIME", "",
+        "Trim entries of this age from the streams of --to redis://…, read or not");
     admin: Option<ListenAddress> = ADMIN;
     shutdown_timeout: Duration =
         SHUTDOWN_TIMEOUT.help("How long messages on their way may take at shutdown");
@@ -74,7 +80,23 @@ settings! {
 
 impl RelaySettings {
     fn check(&self) -> anyhow::Result<()> {
+        let is_redis = self.to.as_ref().is_some_and(|to| {
+            ["redis://", "rediss://"].iter().any(|scheme| to.secret().starts_with(scheme))
+        });
+        ensure!(
+            self.stream_max_entries.is_none() || self.stream_max_age.is_none(),
+            "--stream-max-entries and --stream-max-age exclude each other: Redis trims by one of them"
+        );
+        ensure!(
+            is_redis || self.stream_trim().is_none(),
+            "--stream-max-entries and --stream-max-age are for --to redis://…"
+        );
         check_worker(self.lease, self.backoff, self.backoff_max)
+    }
+
+    pub(crate) fn stream_trim(&self) -> Option<StreamTrim> {
+        let entries = self.stream_max_entries.map(|n| StreamTrim::MaxEntries(n as u64));
+        entries.or(self.stream_max_age.map(StreamTrim::MaxAge))
     }
 }
 
