@@ -39,7 +39,8 @@ async fn fault_16_partition_is_free_after_a_failed_load() {
     let failures = AtomicI32::new(16);
     let bus = Bus::new(Arc::new(WrappedStore(FailingLoads { store, failures })));
     for job in 0..JOBS {
-        bus.publish(&NewEvent::new("scan", format!("job-{job}"), "vision", 1)).await.unwrap();
+        let event = NewEvent::new("scan", format!("job-{job}"), "vision", 1);
+        let _ = bus.publish(&event).await.unwrap();
     }
     let handled = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();
