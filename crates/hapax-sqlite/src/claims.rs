@@ -86,8 +86,6 @@ fn answer_without_writing(
     key: &Key,
     ask: &ClaimRequest,
 ) -> StoreResult<Option<Claimed>> {
-    // The clock is read before the row: a lease that is extended between the two would otherwise
-    // seem to have run out.
     let now = session.now()?;
     match claim_rules::claim(read_row(session, key)?.as_ref(), ask, now) {
         ClaimDecision::Answer(answer) => Ok(Some(answer)),

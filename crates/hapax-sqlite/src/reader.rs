@@ -1,6 +1,7 @@
 //! The reader threads, each with its own connection: those that every claim needs, and one for
 //! operators, whose lists and counts may take long.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,11 +9,11 @@ use hapax_core::{OpenMode, StoreResult};
 use tokio::sync::mpsc;
 
 use crate::connect::{FileConnection, connect, reuse_or_connect};
-use crate::error::store_error;
+use crate::error::{internal_error, store_error};
 use crate::files::StoreFiles;
 use crate::migrate;
 use crate::queued_call::QueuedCall;
-use crate::session::execute;
+use crate::session::{Session, execute};
 
 /// How many reads share one snapshot.
 const MAX_CALLS: usize = 32;
@@ -89,21 +90,25 @@ fn serve(
     open: impl FnOnce(&StoreFiles) -> StoreResult<FileConnection>,
 ) -> Option<FileConnection> {
     let begun = reuse_or_connect(connection, files, open).and_then(|connection| {
+        // The clock is read before the snapshot: a lease that is renewed after the snapshot would otherwise
+        // seem to have run out. An injected clock may panic.
+        let clock = catch_unwind(AssertUnwindSafe(|| connection.clock().fixed()))
+            .map_err(|_| internal_error("the clock panicked"))?;
         execute(&connection, "BEGIN", [])?;
         if files.config.mode != OpenMode::ReadOnly {
             migrate::check_version(&connection).map_err(|error| files.remember(error))?;
         }
-        Ok(connection)
+        Ok((connection, clock))
     });
-    let connection = match begun {
-        Ok(connection) => connection,
+    let (connection, clock) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             calls.drain(..).for_each(|call| call.fail(error.clone()));
             return None;
         }
     };
     calls.retain(|call| !call.is_abandoned());
-    calls.iter_mut().for_each(|call| call.run(connection.session()));
+    calls.iter_mut().for_each(|call| call.run(Session { connection: &connection, clock }));
     let all_succeeded = calls.iter().all(|call| call.error().is_none());
     // An open snapshot would keep the write-ahead log from being restarted.
     let ended = execute(&connection, "COMMIT", []).is_ok();

@@ -21,6 +21,8 @@ pub(crate) enum SessionClock<'a> {
     Chosen(&'a dyn Clock),
     /// Of the file, read in every call: for a transaction of the caller's own connection.
     File,
+    /// Read before the snapshot that the calls of a reader share.
+    Fixed { now: Timestamp, wall: Timestamp },
 }
 
 impl Session<'_> {
@@ -30,6 +32,7 @@ impl Session<'_> {
             SessionClock::Store(clock) => clock.now(),
             SessionClock::Chosen(clock) => clock.now(),
             SessionClock::File => StoreClock::of_file(self.connection, machine_time())?.0.now(),
+            SessionClock::Fixed { now, .. } => now,
         })
     }
 
@@ -39,6 +42,7 @@ impl Session<'_> {
             SessionClock::Store(clock) => clock.wall(),
             SessionClock::Chosen(clock) => clock.now(),
             SessionClock::File => machine_time().wall(),
+            SessionClock::Fixed { wall, .. } => wall,
         }
     }
 

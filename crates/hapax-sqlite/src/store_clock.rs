@@ -11,7 +11,7 @@ use rusqlite::{Connection, MAIN_DB, TransactionState, params};
 
 use crate::SqliteConfig;
 use crate::error::{column_error, store_error};
-use crate::session::{execute, to_i64};
+use crate::session::{SessionClock, execute, to_i64};
 
 /// How often the time is stored with a commit, so that the next boot goes on from there.
 const NOTE_INTERVAL: u64 = 1000;
@@ -102,6 +102,11 @@ impl StoreClock {
                 SINCE_START.get_or_init(SteadyClock::default).now()
             }
         }
+    }
+
+    /// The present time, for calls that share a snapshot.
+    pub(crate) fn fixed(&self) -> SessionClock<'static> {
+        SessionClock::Fixed { now: self.now(), wall: self.wall() }
     }
 
     /// The wall clock: for times that are shown, and that decide nothing.

@@ -344,7 +344,7 @@ impl Actor for LogActor {
             LogCall::Append { event, entries } => {
                 let (events, keep) = ([event.event(&job)], LogCall::keep(entries));
                 let answers = context.store.append(&events, &keep).await.map_err(failed)?;
-                Ok(LogAnswer::Appended(answers[0].clone()))
+                Ok(LogAnswer::Appended(answers[0]))
             }
             LogCall::Attach { after } => {
                 let attached = context.store.attach(&job, &LogCall::page(after)).await;

@@ -12,8 +12,8 @@ use crate::common::*;
 use hapax_core::log::Appended;
 use hapax_core::queue::QueueName;
 use hapax_core::{
-    ClaimQuery, Claimed, Claims, Clock, Expect, KeyKind, Log, ManualClock, Oversight, Put, Queue,
-    Records, Step, Store, StoreError, Tenant, Timestamp, Version,
+    ClaimQuery, ClaimRequest, Claimed, Claims, Clock, Expect, KeyKind, Log, ManualClock, Oversight,
+    Put, Queue, Records, Step, Store, StoreError, Tenant, Timestamp, Version,
 };
 use hapax_sqlite::{SqliteStore, rusqlite::Connection};
 
@@ -259,4 +259,49 @@ async fn fault_29_lists_and_counts_keep_off_the_readers_of_claims() {
     assert_eq!(threads(), BTreeSet::from(["hapax-operator".to_owned()]));
     let _ = store.look(&command("a")).await.unwrap();
     assert_eq!(threads(), BTreeSet::from(["hapax-reader".to_owned()]));
+}
+
+/// Stands still in reader threads while it is held.
+#[derive(Debug, Default)]
+struct HeldInReaders {
+    held: AtomicBool,
+    waiting: AtomicBool,
+    clock: ManualClock,
+}
+
+impl Clock for HeldInReaders {
+    fn now(&self) -> Timestamp {
+        if std::thread::current().name() == Some("hapax-reader") {
+            while self.held.load(Ordering::SeqCst) {
+                self.waiting.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.clock.now()
+    }
+}
+
+#[tokio::test]
+async fn fault_14_lease_renewed_after_the_snapshot_is_not_unknown() {
+    let place = Place::new();
+    let clock = Arc::new(HeldInReaders::default());
+    let config = place.config().clock(clock.clone()).timeout(Duration::from_secs(60));
+    let store = SqliteStore::open(config).unwrap();
+    let (key, lease) = (command("a"), Duration::from_secs(10));
+    let brief = ClaimRequest::new(lease).retention(Duration::from_secs(3600));
+    let owner = ticket(store.claim(&key, &brief).await);
+    clock.held.store(true, Ordering::SeqCst);
+    let rival = tokio::spawn({
+        let (store, key, ask) = (store.clone(), key.clone(), brief.with_fresh_token());
+        async move { store.claim(&key, &ask).await }
+    });
+    while !clock.waiting.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let extended = store.extend(&key, &owner.token, 10 * lease).await.unwrap();
+    assert_eq!(extended, Step::Done(owner.fence));
+    clock.clock.advance(2 * lease);
+    clock.held.store(false, Ordering::SeqCst);
+    let answer = rival.await.unwrap().unwrap();
+    assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
 }
