@@ -1,5 +1,6 @@
 //! The state that every handler shares.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -79,13 +80,14 @@ impl AppState {
             let late = events.tail_age() > timeout;
             late.then(|| "the tail of the event log was not read for too long".to_owned())
         });
+        let tenants: HashSet<_> = access.tenants().into_iter().collect();
         Self(Arc::new(AppStateInner {
             request_limits: TenantRequestLimits::new(&access, settings.in_flight),
             operator_limits: TenantRequestLimits::new(&access, settings.in_flight),
             access,
             readiness,
             bus,
-            streams: EventStreams::new(&settings),
+            streams: EventStreams::new(&settings, tenants.len()),
             memory: MemoryBudget::new(settings.buffer_memory.0),
             started: Instant::now(),
             address: OnceLock::new(),

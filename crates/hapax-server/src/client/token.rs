@@ -147,7 +147,8 @@ impl LinkArgs {
         };
         let jobs = self.jobs.iter().map(job).collect::<Result<_, CliError>>()?;
         let expires = SystemClock.now().plus(self.ttl).0.div_ceil(1000);
-        let link = SignedLink { tenant: self.tenant.clone(), jobs, expires };
+        let link =
+            SignedLink { tenant: self.tenant.clone(), jobs, expires, id: Default::default() };
         let access = link.sign(&secret);
         if self.json {
             print_line(json!({"access": access, "expires": expires}));

@@ -43,7 +43,7 @@ pub(crate) async fn admit(
 
 struct Admission {
     caller: Option<ApiCaller>,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: Option<RequestPermit>,
 }
 
 fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
@@ -76,7 +76,7 @@ fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
         Some(link) => app.access.authenticate_link(&link, app.settings.sse_secret.as_ref())?,
         None => app.access.authenticate(fields, scope)?,
     };
-    let permit = limits.acquire(&caller.tenant)?;
+    let permit = limits.acquire(&caller)?;
     Ok(Admission { caller: Some(caller), _permit: Some(permit) })
 }
 
@@ -94,17 +94,39 @@ fn is_beneath(root: &str, path: &str) -> bool {
 }
 
 /// Limits the concurrent requests of each tenant. All tenants are known from the settings.
-pub(crate) struct TenantRequestLimits(HashMap<Tenant, Arc<Semaphore>>);
+pub(crate) struct TenantRequestLimits(HashMap<Tenant, RequestLimit>);
+
+struct RequestLimit {
+    all: Arc<Semaphore>,
+    /// The part of them that signed links may take, so that their holders leave some to the tenant.
+    of_links: Arc<Semaphore>,
+}
+
+/// A request that is being answered; of a signed link, it takes one of the links' share too.
+pub(crate) struct RequestPermit {
+    _request: OwnedSemaphorePermit,
+    _link: Option<OwnedSemaphorePermit>,
+}
 
 impl TenantRequestLimits {
-    pub(crate) fn new(access: &AccessPolicy, limits: usize) -> Self {
-        let tenants = access.tenants().into_iter();
-        Self(tenants.map(|tenant| (tenant, Arc::new(Semaphore::new(limits)))).collect())
+    pub(crate) fn new(access: &AccessPolicy, limit: usize) -> Self {
+        let limits = |tenant| {
+            let [all, of_links] =
+                [limit, limit.div_ceil(4)].map(|limit| Arc::new(Semaphore::new(limit)));
+            (tenant, RequestLimit { all, of_links })
+        };
+        Self(access.tenants().into_iter().map(limits).collect())
     }
 
-    /// Takes a permit for one more request of this tenant.
-    pub(crate) fn acquire(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Problem> {
-        let permit = self.0.get(tenant).and_then(|limits| limits.clone().try_acquire_owned().ok());
+    /// Takes a permit for one more request of this caller's tenant.
+    pub(crate) fn acquire(&self, caller: &ApiCaller) -> Result<RequestPermit, Problem> {
+        let permit = self.0.get(&caller.tenant).and_then(|limit| {
+            let _link = match caller.link {
+                Some(_) => Some(limit.of_links.clone().try_acquire_owned().ok()?),
+                None => None,
+            };
+            Some(RequestPermit { _request: limit.all.clone().try_acquire_owned().ok()?, _link })
+        });
         permit.ok_or_else(|| {
             let text = "the limit of concurrent requests is reached";
             Problem::new(ProblemKind::TooManyRequests, text).retry_after(Duration::from_secs(1))

@@ -13,7 +13,7 @@ use hapax::log::Cursor;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::frame::SseJobFrame;
+use super::frame::{FrameNames, SseJobFrame};
 use super::socket::{SocketSink, advance};
 use super::stream::{BodyFraming, EventStream, KEEP_ALIVE, StreamEnd};
 
@@ -22,8 +22,11 @@ const MAX_SUBSCRIBERS: usize = 1024;
 /// After how many streams the task yields to others.
 const YIELD_EVERY: usize = 128;
 
+/// A job, and whether its frames are sent with their names.
+type GroupKey = (Key, FrameNames);
+
 #[derive(Default)]
-pub(super) struct FanoutGroups(Mutex<HashMap<Key, Vec<Arc<FanoutGroup>>>>);
+pub(super) struct FanoutGroups(Mutex<HashMap<GroupKey, Vec<Arc<FanoutGroup>>>>);
 
 /// The state that a fan-out task shares with the streams that join it and with its wakers.
 #[derive(Default)]
@@ -54,7 +57,7 @@ struct Subscriber {
 }
 
 impl FanoutGroups {
-    fn table(&self) -> MutexGuard<'_, HashMap<Key, Vec<Arc<FanoutGroup>>>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<GroupKey, Vec<Arc<FanoutGroup>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,8 +67,9 @@ impl FanoutGroups {
         let Some((job, updates)) = stream.follower().map(|f| (f.job().clone(), f.updates())) else {
             return;
         };
+        let key = (job, stream.names);
         let mut table = self.table();
-        let groups = table.entry(job.clone()).or_default();
+        let groups = table.entry(key.clone()).or_default();
         let subscriber = Subscriber { socket, stream };
         if let Some(group) = groups.iter().find(|group| group.inbox().count < MAX_SUBSCRIBERS) {
             let mut inbox = group.inbox();
@@ -80,7 +84,7 @@ impl FanoutGroups {
         drop(table);
         let task = FanoutTask {
             fanout: self,
-            job,
+            key,
             group,
             updates,
             subscribers: Vec::new(),
@@ -90,15 +94,15 @@ impl FanoutGroups {
     }
 
     /// Removes a group without streams; returns whether it was empty.
-    fn remove_if_empty(&self, job: &Key, group: &Arc<FanoutGroup>) -> bool {
+    fn remove_if_empty(&self, key: &GroupKey, group: &Arc<FanoutGroup>) -> bool {
         let mut table = self.table();
         if group.inbox().count > 0 {
             return false;
         }
-        if let Some(groups) = table.get_mut(job) {
+        if let Some(groups) = table.get_mut(key) {
             groups.retain(|other| !Arc::ptr_eq(other, group));
             if groups.is_empty() {
-                table.remove(job);
+                table.remove(key);
             }
         }
         true
@@ -107,7 +111,7 @@ impl FanoutGroups {
 
 struct FanoutTask {
     fanout: Arc<FanoutGroups>,
-    job: Key,
+    key: GroupKey,
     group: Arc<FanoutGroup>,
     updates: JobUpdates,
     subscribers: Vec<Option<Subscriber>>,
@@ -141,7 +145,7 @@ impl FanoutTask {
                     }
                 }
             }
-            if self.is_empty() && self.fanout.remove_if_empty(&self.job, &self.group) {
+            if self.is_empty() && self.fanout.remove_if_empty(&self.key, &self.group) {
                 return;
             }
         }
@@ -285,7 +289,9 @@ impl FrameBatch {
             };
             if self.frames.is_empty() || self.from != follower.cursor() {
                 match follower.ready() {
-                    ReadyFrames::Frames(frames) => *self = Self::new(follower.cursor(), frames),
+                    ReadyFrames::Frames(frames) => {
+                        *self = Self::new(follower.cursor(), frames, subscriber.stream.names);
+                    }
                     ReadyFrames::CaughtUp => return WriteOutcome::Complete,
                     ReadyFrames::AskStore => return WriteOutcome::Detach(Vec::new()),
                 }
@@ -301,8 +307,11 @@ impl FrameBatch {
         }
     }
 
-    fn new(from: Option<Cursor>, frames: Vec<SseJobFrame>) -> Self {
-        let pieces = frames.iter().map(|frame| frame.encoded().chunk()).collect();
+    fn new(from: Option<Cursor>, frames: Vec<SseJobFrame>, names: FrameNames) -> Self {
+        let mut pieces = Vec::with_capacity(frames.len());
+        for frame in &frames {
+            frame.encoded().push_to(&mut pieces, BodyFraming::Chunked, names);
+        }
         Self { from, frames, pieces, complete: false }
     }
 }

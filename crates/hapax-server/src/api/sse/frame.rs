@@ -6,6 +6,8 @@ use std::fmt::Write;
 use bytes::Bytes;
 use hapax::bus::{Bus, EncodedFrame, FrameContent, JobFrame};
 
+use super::stream::BodyFraming;
+
 /// The bus of the server: its followers get [`SseFrame`]s.
 pub(crate) type EventBus = Bus<SseFrame>;
 pub(super) type SseJobFrame = JobFrame<SseFrame>;
@@ -15,13 +17,21 @@ const CRLF: usize = 2;
 /// One frame. Clones share the bytes.
 ///
 /// ```text
-///   5b\r\n id: 7-42\n event: vision\ndata: {"offset":42,…}\n\n \r\n
-///   └chunk┘ └──id──┘ └───────────── without_id ───────────────┘
+///   5b\r\n id: 7-42\n event: vision\n data: {"offset":42,…}\n\n \r\n
+///   └chunk┘ └──id──┘ └────name─────┘ └─────────data──────────┘
 /// ```
 #[derive(Clone, Debug)]
 pub(crate) struct SseFrame {
     bytes: Bytes,
     id: (usize, usize),
+    data: usize,
+}
+
+/// Whether frames have their `event:` line. A browser calls `onmessage` only for frames without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FrameNames {
+    Sent,
+    LeftOut,
 }
 
 impl EncodedFrame for SseFrame {
@@ -32,16 +42,17 @@ impl EncodedFrame for SseFrame {
             _ => (None, "gap"),
         };
         let id = at.map(|at| format!("id: {at}\n")).unwrap_or_default();
-        let head = format!("event: {event}\ndata: ");
+        let (name, head) = (format!("event: {event}\n"), "data: ");
         let json = content.json();
-        let length = id.len() + head.len() + json.len() + 2;
+        let length = id.len() + name.len() + head.len() + json.len() + 2;
         let mut text = String::with_capacity(length + 12);
         let _ = write!(text, "{length:x}\r\n");
         let start = text.len();
-        for part in [&id, &head, &json, "\n\n\r\n"] {
+        for part in [&id, &name, head, &json, "\n\n\r\n"] {
             text.push_str(part);
         }
-        Self { bytes: text.into(), id: (start, start + id.len()) }
+        let id = (start, start + id.len());
+        Self { bytes: text.into(), id, data: id.1 + name.len() }
     }
 
     fn size(&self) -> usize {
@@ -50,18 +61,42 @@ impl EncodedFrame for SseFrame {
 }
 
 impl SseFrame {
-    /// The frame as a chunk of an HTTP/1.1 body.
-    pub(super) fn chunk(&self) -> Bytes {
-        self.bytes.clone()
+    /// Appends the frame to the pieces of a body.
+    pub(super) fn push_to(&self, pieces: &mut Vec<Bytes>, framing: BodyFraming, names: FrameNames) {
+        match (framing, names) {
+            (BodyFraming::Plain, FrameNames::Sent) => pieces.push(self.text()),
+            (BodyFraming::Chunked, FrameNames::Sent) => pieces.push(self.bytes.clone()),
+            (_, FrameNames::LeftOut) => {
+                self.push_with_id(&self.bytes[self.id.0..self.id.1], pieces, framing, names);
+            }
+        }
+    }
+
+    /// Appends the frame with another `id:` line, and the shared rest.
+    pub(super) fn push_with_id(
+        &self,
+        id: &[u8],
+        pieces: &mut Vec<Bytes>,
+        framing: BodyFraming,
+        names: FrameNames,
+    ) {
+        let rest = match names {
+            FrameNames::Sent => self.bytes.slice(self.id.1..self.end()),
+            FrameNames::LeftOut => self.bytes.slice(self.data..self.end()),
+        };
+        match framing {
+            BodyFraming::Plain => pieces.extend([Bytes::copy_from_slice(id), rest]),
+            BodyFraming::Chunked => {
+                let mut head = format!("{:x}\r\n", id.len() + rest.len()).into_bytes();
+                head.extend_from_slice(id);
+                pieces.extend([head.into(), rest, Bytes::from_static(b"\r\n")]);
+            }
+        }
     }
 
     /// The frame without the chunk framing.
-    pub(super) fn text(&self) -> Bytes {
+    fn text(&self) -> Bytes {
         self.bytes.slice(self.id.0..self.end())
-    }
-
-    pub(super) fn without_id(&self) -> Bytes {
-        self.bytes.slice(self.id.1..self.end())
     }
 
     fn end(&self) -> usize {
@@ -83,16 +118,26 @@ mod tests {
         let entry = LogEntry { at, stage: "vision".into(), seq: 10, closes: false, payload };
         let frame = SseFrame::encode(FrameContent::Entry(&entry));
         let text = "id: 7-42\nevent: vision\ndata: {\"offset\":42,\"seq\":10}\n\n";
-        assert_eq!(frame.text(), text);
-        assert_eq!(frame.chunk(), format!("{:x}\r\n{text}\r\n", text.len()));
-        assert_eq!(frame.without_id(), text.strip_prefix("id: 7-42\n").unwrap());
+        let written = |framing, names| {
+            let mut pieces = Vec::new();
+            frame.push_to(&mut pieces, framing, names);
+            String::from_utf8(pieces.concat()).unwrap()
+        };
+        let unnamed = text.replace("event: vision\n", "");
+        for (text, names) in [(text, FrameNames::Sent), (&unnamed, FrameNames::LeftOut)] {
+            assert_eq!(written(BodyFraming::Plain, names), text);
+            let chunk = format!("{:x}\r\n{text}\r\n", text.len());
+            assert_eq!(written(BodyFraming::Chunked, names), chunk);
+        }
+        let mut pieces = Vec::new();
+        frame.push_with_id(b"id: x\n", &mut pieces, BodyFraming::Plain, FrameNames::Sent);
+        assert_eq!(pieces.concat(), text.replace("7-42", "x").as_bytes());
     }
 
     #[test]
     fn sse_gap_has_no_id_and_names_its_job_among_several() {
         let gap = SseFrame::encode(FrameContent::Gap { job: None, from: 3, to: Some(4) });
         assert_eq!(gap.text(), "event: gap\ndata: {\"from\":3,\"to\":4}\n\n");
-        assert_eq!(gap.text(), gap.without_id());
         let job = Key::job(&Tenant::default(), "scan", "a\"b").unwrap();
         let gap = SseFrame::encode(FrameContent::Gap { job: Some(&job), from: 3, to: Some(4) });
         let json = r#"{"domain":"scan","job_id":"a\"b","from":3,"to":4}"#;

@@ -9,6 +9,7 @@ pub(crate) mod cors;
 mod fanout;
 mod frame;
 pub(crate) mod signed_link;
+mod slots;
 mod socket;
 mod stream;
 
@@ -26,7 +27,7 @@ use crate::api::request::headers::single_header;
 use crate::api::request::{ApiRequest, parse_query_number};
 use crate::api::response::ApiResult;
 use crate::problem::{Problem, ProblemKind};
-pub(crate) use frame::EventBus;
+pub(crate) use frame::{EventBus, FrameNames};
 pub(crate) use stream::EventStreams;
 use stream::StreamSource;
 
@@ -40,6 +41,7 @@ pub(crate) async fn follow_one(
     (domain, job_id): (&str, &str),
     last_event_id: Option<&str>,
     last_seq: Option<&str>,
+    names: FrameNames,
 ) -> ApiResult {
     request.check_link_covers(domain, job_id)?;
     let cursor = |text: &str| {
@@ -54,7 +56,7 @@ pub(crate) async fn follow_one(
         (None, None) => FollowFrom::Start,
     };
     let bus = app.bus.clone().tenant(request.tenant.clone());
-    open_stream(app, request, bus.follow(domain, job_id, since), StreamSource::OneJob).await
+    open_stream(app, request, names, bus.follow(domain, job_id, since), StreamSource::OneJob).await
 }
 
 pub(crate) async fn follow_many(
@@ -62,6 +64,7 @@ pub(crate) async fn follow_many(
     request: &ApiRequest,
     jobs: &[(&str, &str)],
     last_event_id: Option<&str>,
+    names: FrameNames,
 ) -> ApiResult {
     let bookmark = |text: &str| {
         text.parse::<MultiCursor>().map_err(|_| {
@@ -77,7 +80,8 @@ pub(crate) async fn follow_many(
     if !MultiCursor::can_distinguish(&keys) {
         return Err(Problem::invalid("query parameter `job` names a job twice"));
     }
-    open_stream(app, request, app.bus.follow_all(&keys, &since), StreamSource::ManyJobs).await
+    open_stream(app, request, names, app.bus.follow_all(&keys, &since), StreamSource::ManyJobs)
+        .await
 }
 
 /// The cursor of `Last-Event-ID`, else that of the query: a browser reconnects with the original URL.
@@ -98,6 +102,7 @@ fn resume_cursor<T>(
 async fn open_stream<F, E: Into<Problem>>(
     app: &AppState,
     request: &ApiRequest,
+    names: FrameNames,
     follow: impl Future<Output = Result<Option<F>, E>>,
     source: impl FnOnce(Box<F>) -> StreamSource,
 ) -> ApiResult {
@@ -105,12 +110,13 @@ async fn open_stream<F, E: Into<Problem>>(
         return Err(Problem::new(ProblemKind::ShuttingDown, "reconnect")
             .retry_after(Duration::from_secs(1)));
     }
-    let slot = app.streams.acquire_slot()?;
+    let link = request.link.as_ref().map(|link| link.id);
+    let slot = app.streams.slots.acquire(&request.tenant, link)?;
     let Some(follower) = app.call_store(follow).await? else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
     let expires_at = request.link.as_ref().map(|link| link.stream_deadline());
-    let stream = app.streams.new_stream(slot, source(Box::new(follower)), expires_at);
+    let stream = app.streams.new_stream(slot, source(Box::new(follower)), names, expires_at);
     let mut response = Response::new(axum::body::Body::empty());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

@@ -25,7 +25,13 @@ pub(crate) struct SignedLink {
     pub(crate) jobs: Vec<(String, String)>,
     /// When the link expires, in seconds since 1970.
     pub(crate) expires: u64,
+    /// The signature, which tells links apart; zeros before it is verified.
+    #[serde(skip)]
+    pub(crate) id: LinkId,
 }
+
+/// The signature of a link. Its holder cannot make another one.
+pub(crate) type LinkId = [u8; 32];
 
 impl SignedLink {
     /// The signed link, for `?access=`.
@@ -45,6 +51,7 @@ impl SignedLink {
         mac(secret, claims).verify_slice(&signature).ok()?;
         let json = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
         let link: Self = serde_json::from_slice(&json).ok()?;
+        let link = Self { id: signature.try_into().ok()?, ..link };
         (!link.time_left().is_zero()).then_some(link)
     }
 
@@ -90,7 +97,7 @@ mod tests {
 
     fn link(expires: u64) -> SignedLink {
         let jobs = vec![("scan".to_owned(), "1".to_owned())];
-        SignedLink { tenant: "shop".into(), jobs, expires }
+        SignedLink { tenant: "shop".into(), jobs, expires, id: LinkId::default() }
     }
 
     #[test]

@@ -6,20 +6,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax::bus::{Follower, MultiFollower, MultiFrame, NextFrames, ReadyFrames};
 use hapax::metric_names;
-use metrics::{Counter, counter, gauge};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use metrics::{Counter, counter};
 use tokio::time::{Instant, sleep_until};
 
 use super::fanout::FanoutGroups;
-use super::frame::{SseFrame, SseJobFrame};
-use crate::problem::{Problem, ProblemKind};
+use super::frame::{FrameNames, SseFrame, SseJobFrame};
+use super::slots::{StreamLimits, StreamSlot, StreamSlots};
 use crate::settings::ServeSettings;
 
 /// A comment that keeps the connection and the proxies on its way from timing out.
 pub(super) const KEEP_ALIVE: &str = ":\n\n";
 
 pub(crate) struct EventStreams {
-    slots: Arc<Semaphore>,
+    pub(super) slots: Arc<StreamSlots>,
     deliveries: Counter,
     timings: StreamTimings,
     pub(super) fanout: Arc<FanoutGroups>,
@@ -33,25 +32,22 @@ pub(super) struct StreamTimings {
     pub(super) write_timeout: Duration,
 }
 
-/// One of the limited slots for streams; released on drop.
-pub(super) struct StreamSlot(
-    #[expect(dead_code, reason = "released on drop")] OwnedSemaphorePermit,
-);
-
-impl Drop for StreamSlot {
-    fn drop(&mut self) {
-        gauge!(metric_names::SSE_CONNECTIONS).decrement(1.0);
-    }
-}
-
 impl EventStreams {
-    pub(crate) fn new(settings: &ServeSettings) -> Self {
+    /// The streams of a server with this number of tenants.
+    pub(crate) fn new(settings: &ServeSettings, tenants: usize) -> Self {
         let timings = StreamTimings {
             keep_alive: settings.sse_keep_alive,
             retry: settings.sse_retry,
             write_timeout: settings.sse_write_timeout,
         };
-        let slots = Arc::new(Semaphore::new(settings.sse_connections));
+        let all = settings.sse_connections;
+        // One tenant may have all streams; of several, none may have more than half of them.
+        let share = if tenants > 1 { all.div_ceil(2) } else { all };
+        let slots = StreamSlots::new(StreamLimits {
+            all,
+            of_tenant: settings.sse_tenant_connections.unwrap_or(share),
+            of_link: settings.sse_link_connections,
+        });
         Self {
             slots,
             deliveries: counter!(metric_names::SSE_DELIVERIES),
@@ -60,29 +56,30 @@ impl EventStreams {
         }
     }
 
-    pub(super) fn acquire_slot(&self) -> Result<StreamSlot, Problem> {
-        let slot = self.slots.clone().try_acquire_owned().map_err(|_| {
-            Problem::new(ProblemKind::TooManyStreams, "the limit of open event streams is reached")
-                .retry_after(Duration::from_secs(5))
-        })?;
-        gauge!(metric_names::SSE_CONNECTIONS).increment(1.0);
-        Ok(StreamSlot(slot))
-    }
-
     /// A stream from `source` that ends at `expires_at` at the latest.
     pub(super) fn new_stream(
         &self,
         slot: StreamSlot,
         source: StreamSource,
+        names: FrameNames,
         expires_at: Option<Instant>,
     ) -> EventStream {
         let (timings, deliveries) = (self.timings, self.deliveries.clone());
-        EventStream { source, expires_at, timings, deliveries, retry_sent: false, _slot: slot }
+        EventStream {
+            source,
+            names,
+            expires_at,
+            timings,
+            deliveries,
+            retry_sent: false,
+            _slot: slot,
+        }
     }
 }
 
 pub(super) struct EventStream {
     source: StreamSource,
+    pub(super) names: FrameNames,
     /// When the signed link expires, and the stream ends.
     pub(super) expires_at: Option<Instant>,
     pub(super) timings: StreamTimings,
@@ -160,7 +157,7 @@ impl EventStream {
             }
             let mut pieces = Vec::new();
             tokio::select! {
-                item = self.source.next(O::FRAMING, &mut pieces) => match item {
+                item = self.source.next(O::FRAMING, self.names, &mut pieces) => match item {
                     SourceItem::Events(count) => self.deliveries.increment(count),
                     SourceItem::Complete => return Ok(StreamEnd::Complete),
                     SourceItem::Stopped => return Ok(StreamEnd::Shutdown),
@@ -252,17 +249,23 @@ enum SourceItem {
 
 impl StreamSource {
     /// Waits for the next events and appends them to `pieces`. Cancel-safe.
-    async fn next(&mut self, framing: BodyFraming, pieces: &mut Vec<Bytes>) -> SourceItem {
+    async fn next(
+        &mut self,
+        framing: BodyFraming,
+        names: FrameNames,
+        pieces: &mut Vec<Bytes>,
+    ) -> SourceItem {
         match self {
             Self::OneJob(follower) => take_frames(follower.next().await, |frame| {
-                pieces.push(match framing {
-                    BodyFraming::Plain => frame.encoded().text(),
-                    BodyFraming::Chunked => frame.encoded().chunk(),
-                });
+                frame.encoded().push_to(pieces, framing, names);
             }),
-            Self::ManyJobs(followers) => take_frames(followers.next().await, |frame| {
-                push_with_id(frame, framing, pieces);
-            }),
+            Self::ManyJobs(followers) => {
+                take_frames(followers.next().await, |MultiFrame { frame, cursor }| {
+                    let id = cursor.as_ref().map(|cursor| format!("id: {cursor}\n"));
+                    let id = id.unwrap_or_default();
+                    frame.encoded().push_with_id(id.as_bytes(), pieces, framing, names);
+                })
+            }
         }
     }
 }
@@ -275,22 +278,5 @@ fn take_frames<F>(next: NextFrames<F>, push: impl FnMut(&F)) -> SourceItem {
         }
         NextFrames::Complete => SourceItem::Complete,
         NextFrames::Stopped => SourceItem::Stopped,
-    }
-}
-
-/// Appends a frame with the id of this stream and the shared rest.
-fn push_with_id(
-    MultiFrame { frame, cursor }: &MultiFrame<SseFrame>,
-    framing: BodyFraming,
-    pieces: &mut Vec<Bytes>,
-) {
-    let id = cursor.as_ref().map(|cursor| format!("id: {cursor}\n")).unwrap_or_default();
-    let rest = frame.encoded().without_id();
-    match framing {
-        BodyFraming::Plain => pieces.extend([id.into(), rest]),
-        BodyFraming::Chunked => {
-            let head = format!("{:x}\r\n{id}", id.len() + rest.len());
-            pieces.extend([head.into(), rest, Bytes::from_static(b"\r\n")]);
-        }
     }
 }

@@ -149,6 +149,7 @@ fn published(appended: Appended) -> Result<(StatusCode, PublishedEvent), Problem
     params(
         ("job" = Vec<String>, Query, description = "`domain/job_id`, once for each job; up to 32", example = json!(["scan/job-1", "scan/job-2"])),
         ("last_event_id" = Option<String>, Query, description = "Where to resume: the id of the last event, which covers all the jobs. `Last-Event-ID` takes precedence"),
+        ("event" = Option<String>, Query, description = "`message` leaves out the `event:` line of each frame, so that a browser calls `onmessage`"),
         ("access" = Option<String>, Query, description = "A signed link instead of a token (`hapax token link`)"),
         ("Last-Event-ID" = Option<String>, Header, description = "Where to resume; browsers send it on their own"),
     ),
@@ -158,8 +159,9 @@ fn published(appended: Appended) -> Result<(StatusCode, PublishedEvent), Problem
     ),
 )]
 pub(crate) async fn follow_jobs(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    let (jobs, [last_event_id, _]) =
-        request.query_list_and_parameters("job", ["last_event_id", "access"])?;
+    let (jobs, [last_event_id, event, _]) =
+        request.query_list_and_parameters("job", ["last_event_id", "event", "access"])?;
+    let names = frame_names(event)?;
     let wrong = || {
         Problem::invalid(format!(
             "query parameter `job` takes `domain/job_id`, 1 to {MAX_JOBS} times, each job once"
@@ -170,7 +172,18 @@ pub(crate) async fn follow_jobs(State(app): State<AppState>, request: ApiRequest
     if jobs.is_empty() || jobs.len() > MAX_JOBS {
         return Err(wrong());
     }
-    sse::follow_many(&app, &request, &jobs, last_event_id).await
+    sse::follow_many(&app, &request, &jobs, last_event_id, names).await
+}
+
+/// Whether frames are named, by the query parameter `event`.
+fn frame_names(event: Option<&str>) -> Result<sse::FrameNames, Problem> {
+    match event {
+        None => Ok(sse::FrameNames::Sent),
+        Some("message") => Ok(sse::FrameNames::LeftOut),
+        Some(_) => Err(Problem::invalid(
+            "query parameter `event` takes only `message`; without it frames are named by their stage",
+        )),
+    }
 }
 
 /// The state of a job.
@@ -239,6 +252,7 @@ pub(crate) async fn show_job(State(app): State<AppState>, request: ApiRequest) -
     params(
         ("last_event_id" = Option<String>, Query, description = "Where to resume: the id of the last event, `<epoch>-<offset>`. `Last-Event-ID` takes precedence"),
         ("last_seq" = Option<u64>, Query, description = "Where to resume: after the event with the highest seq up to this one; events may be repeated"),
+        ("event" = Option<String>, Query, description = "`message` leaves out the `event:` line of each frame, so that a browser calls `onmessage`"),
         ("access" = Option<String>, Query, description = "A signed link instead of a token (`hapax token link`)"),
         ("Last-Event-ID" = Option<String>, Header, description = "Where to resume; browsers send it on their own"),
     ),
@@ -248,8 +262,8 @@ pub(crate) async fn show_job(State(app): State<AppState>, request: ApiRequest) -
     ),
 )]
 pub(crate) async fn follow_job(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    let [last_event_id, last_seq, _] =
-        request.query_parameters(["last_event_id", "last_seq", "access"])?;
-    let job = (request.segment(0), request.segment(1));
-    sse::follow_one(&app, &request, job, last_event_id, last_seq).await
+    let [last_event_id, last_seq, event, _] =
+        request.query_parameters(["last_event_id", "last_seq", "event", "access"])?;
+    let (job, names) = ((request.segment(0), request.segment(1)), frame_names(event)?);
+    sse::follow_one(&app, &request, job, last_event_id, last_seq, names).await
 }

@@ -50,6 +50,10 @@ settings! {
         .table("events").aliases(&["event_tail_limit"]);
     sse_connections: usize = Declaration::new("NUMBER", "10000",
         "How many event streams are open at once; further ones get 503").table("sse");
+    sse_tenant_connections: Option<usize> = Declaration::new("NUMBER", "",
+        "How many of these one tenant has; all of them by default, half of them where there are several tenants").table("sse");
+    sse_link_connections: usize = Declaration::new("NUMBER", "100",
+        "How many of these are opened with one signed link").table("sse");
     sse_keep_alive: Duration = Declaration::new("TIME", "15s",
         "How often a comment is sent on an event stream on which nothing happens").table("sse");
     sse_retry: Duration = Declaration::new("TIME", "2s",

@@ -37,8 +37,24 @@ impl AllowedOrigins {
     }
 
     pub(crate) fn allow(&self, origin: &str) -> bool {
-        self.0.iter().any(|allowed| allowed == "*" || allowed == origin)
+        let same = |allowed: &String| {
+            allowed == "*" || allowed == origin || is_same_local_site(allowed, origin)
+        };
+        self.0.iter().any(same)
     }
+}
+
+/// Whether both are pages of this machine over plain HTTP with the same port: a browser takes
+/// `localhost`, `127.0.0.1` and `[::1]` for three sites, and whoever named one means the others too.
+fn is_same_local_site(allowed: &str, origin: &str) -> bool {
+    let port = |text: &str| {
+        let authority = text.strip_prefix("http://")?;
+        ["localhost", "127.0.0.1", "[::1]"].into_iter().find_map(|host| {
+            let port = authority.strip_prefix(host)?;
+            (port.is_empty() || port.starts_with(':')).then(|| port.to_owned())
+        })
+    };
+    port(allowed).is_some() && port(allowed) == port(origin)
 }
 
 impl SettingValue for AllowedOrigins {
@@ -150,6 +166,25 @@ mod tests {
         }
         let origins = AllowedOrigins::parse("https://a.example").unwrap();
         assert!(origins.allow("https://a.example") && !origins.allow("https://b.example"));
+        assert!(!origins.allow("http://localhost") && !origins.allow("http://a.example"));
+    }
+
+    #[test]
+    fn fault_46_origins_of_this_machine_are_one_site() {
+        let origins = AllowedOrigins::parse("http://127.0.0.1:8791, https://a.example").unwrap();
+        for same in ["http://localhost:8791", "http://127.0.0.1:8791", "http://[::1]:8791"] {
+            assert!(origins.allow(same), "{same}");
+        }
+        for other in [
+            "http://localhost:8792",
+            "http://localhost",
+            "https://localhost:8791",
+            "http://localhost.evil.example:8791",
+            "http://127.0.0.1.evil.example:8791",
+            "http://localhost:8791.evil.example",
+        ] {
+            assert!(!origins.allow(other), "{other}");
+        }
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Access to event streams: tokens, signed links, pages of other sites.
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use serde_json::json;
 
 use crate::cli_support::{hapax, run};
@@ -186,4 +189,54 @@ fn cors_lets_named_sites_read_events_only() {
     }
     let none = Server::start();
     none.get("/v1/jobs/scan/none").header("Origin", origin).is(403, "forbidden");
+}
+
+#[test]
+fn fault_21_link_cannot_take_every_stream() {
+    let limits = ["--sse-connections", "6", "--sse-tenant-connections", "4"];
+    let server = guarded(&[&limits[..], &["--sse-link-connections", "2"]].concat());
+    let links = ["a", "b", "c"].map(|job| {
+        let access = link(&["--job", &format!("scan/{job}"), "--tenant", "shop"]);
+        format!("/v1/jobs/scan/{job}/events?access={access}")
+    });
+    let refused = |path: &str, whose: &str| {
+        let answer = server.get(path).send();
+        answer.is(503, "too-many-streams");
+        assert!(answer.detail().contains(whose), "{}", answer.detail());
+        assert!(answer.header("retry-after").is_some());
+    };
+    // Slots are taken before the head is sent, so these are open one after the other.
+    let opened = |path: &str| {
+        let stream = open(&server, WAYS[0], path);
+        assert_eq!(stream.status, 200);
+        stream
+    };
+    let mut streams: Vec<_> = (0..2).map(|_| opened(&links[0])).collect();
+    refused(&links[0], "this link");
+    streams.extend((0..2).map(|_| opened(&links[1])));
+    refused(&links[2], "this tenant");
+    for _ in 0..2 {
+        let headers = [("Authorization", "Bearer bank")];
+        let stream = Listener::open(&server.address, WAYS[0], "/v1/jobs/scan/a/events", &headers);
+        assert_eq!(stream.status, 200);
+        streams.push(stream);
+    }
+    let ask = server.get("/v1/jobs/scan/a/events").bearer("bank").send();
+    assert!(ask.is(503, "too-many-streams").detail().contains("this server"));
+    drop(streams.remove(0));
+    eventually("a slot is free again", || open(&server, WAYS[0], &links[0]).status == 200);
+}
+
+#[test]
+fn fault_21_requests_of_links_leave_some_to_tokens() {
+    let server = guarded(&["--in-flight", "4", "--body-timeout", "2m"]);
+    let access = link(&["--job", "scan/1", "--tenant", "shop"]);
+    let path = format!("/v1/jobs/scan/1?access={access}");
+    // A request whose body never comes is answered late; a quarter of four is one.
+    let mut slow = TcpStream::connect(&server.address).unwrap();
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 9\r\n\r\n", server.address);
+    slow.write_all(head.as_bytes()).unwrap();
+    eventually("the link's share is taken", || server.get(&path).status() == 429);
+    server.get("/v1/jobs/scan/1").bearer("shop").is(404, "job-missing");
 }

@@ -233,6 +233,48 @@ fn fault_04_forgotten_job_among_several_gets_a_gap() {
 }
 
 #[test]
+fn fault_46_event_message_has_unnamed_frames() {
+    let server = Setup::memory().flags(&["--event-entries", "3"]).start();
+    for way in WAYS {
+        let job = format!("job-{}", &way[5..]);
+        let several = format!("/v1/events/stream?job=scan/{job}&event=message");
+        server.publish(&job, "vision", 1);
+        let mut named = server.follow(way, &job, "");
+        let mut unnamed = [
+            server.follow(way, &job, "?event=message"),
+            Listener::open(&server.address, way, &several, &[]),
+        ];
+        for seq in 1..=3 {
+            let expected = named.expect();
+            assert_eq!((expected.name.as_str(), expected.offset()), ("vision", seq));
+            for stream in &mut unnamed {
+                let event = stream.expect();
+                assert_eq!((event.name.as_str(), &event.data), ("", &expected.data));
+            }
+            // From the second event on all are live, and the named follower shares the fan-out.
+            server.publish(&job, "vision", seq + 1);
+        }
+        // Nobody follows the next job, so that its trimmed events are nowhere.
+        let trimmed = format!("trimmed-{}", &way[5..]);
+        let (_, epoch) = server.publish(&trimmed, "vision", 1);
+        for seq in 2..8 {
+            server.publish(&trimmed, "vision", seq);
+        }
+        let query = format!("?event=message&last_event_id={epoch}-1");
+        let mut resumed = server.follow(way, &trimmed, &query);
+        let told = resumed.take(3);
+        assert!(told.iter().all(|event| event.name.is_empty()), "{told:?}");
+        assert_eq!((&told[0].id, &told[0].data), (&None, &json!({"from": 2, "to": 4})));
+        assert_eq!((told[1].id(), told[1].offset()), (format!("{epoch}-4").as_str(), 7));
+        assert_eq!(told[2].offset(), 5);
+        for wrong in ["x", "", "vision"] {
+            let path = format!("/v1/jobs/scan/{job}/events?event={wrong}");
+            server.get(&path).is(400, "invalid-request");
+        }
+    }
+}
+
+#[test]
 fn hole_14_busy_job_evicts_nothing_of_another() {
     // In the usual design `MAXLEN ~ 10000` holds for the shard: a busy job pushes out what others have not
     // delivered yet, and nobody is told.

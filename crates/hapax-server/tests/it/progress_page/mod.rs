@@ -6,6 +6,8 @@ use hapax_testkit::Browser;
 use scene::{Page, shows};
 use serde_json::json;
 
+use crate::support::eventually;
+
 #[test]
 fn progress_page_survives_reload_and_server_restart() {
     let mut page = Page::start();
@@ -110,4 +112,20 @@ fn progress_page_survives_links_that_expire() {
     let links = "return performance.getEntriesByType('resource')
         .filter(({ name }) => name.endsWith('/link')).length";
     assert!(browser.run(links).as_u64() > Some(1), "the first link was good for two seconds");
+}
+
+#[test]
+fn fault_46_page_at_localhost_is_live_or_says_why_not() {
+    let browser = Browser::start();
+    let page = Page::start();
+    page.hapax.publish("j1", "vision", 10, 10);
+    browser.open(&page.of_job("j1").replace("127.0.0.1", "localhost"));
+    shows(&browser, "live", 10, &["1 vision 10"]);
+
+    let refused = Page::of_another_origin();
+    browser.open(&refused.of_job("j1"));
+    eventually("the page says why", || {
+        let reason = browser.run("return document.getElementById('reason').textContent");
+        reason.as_str().is_some_and(|reason| reason.contains("--sse-origins"))
+    });
 }

@@ -69,10 +69,25 @@ impl Page {
         Self::with(&configuration, Some(access), Duration::from_millis(500))
     }
 
+    /// On a hapax that lets only another site read its events.
+    pub(crate) fn of_another_origin() -> Self {
+        let pace = Duration::from_millis(100);
+        Self::with_origin(Some("https://app.example"), "", None, pace)
+    }
+
     fn with(configuration: &str, access: Option<Access>, pace: Duration) -> Self {
+        Self::with_origin(None, configuration, access, pace)
+    }
+
+    fn with_origin(
+        origin: Option<&str>,
+        configuration: &str,
+        access: Option<Access>,
+        pace: Duration,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let hapax = Hapax::start(&url, configuration);
+        let hapax = Hapax::start(origin.unwrap_or(&url), configuration);
         let settings =
             PageSettings { hapax: progress_page::Hapax::at(&hapax.0.url(), access), pace };
         thread::spawn(move || serve(listener, settings));
