@@ -27,6 +27,6 @@ pub fn json_cost(body: &[u8]) -> usize {
             _ => {}
         }
     }
-    let cost = body.len().saturating_mul(4).saturating_add(VALUE.saturating_mul(values));
+    let cost = body.len().saturating_mul(5).saturating_add(VALUE.saturating_mul(values));
     if cost < SMALL { 0 } else { cost }
 }
