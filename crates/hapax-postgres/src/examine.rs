@@ -1,6 +1,6 @@
 //! Checks the server and its settings for anything that would break a promise.
 
-use hapax_core::{Clock, Finding, Promise, SystemClock, Timestamp};
+use hapax_core::{Clock, Finding, OpenMode, Promise, SystemClock, Timestamp};
 
 use crate::connect::session::{SqlRow, SqlSession};
 use crate::connect::{ConnectionPool, PooledConnection};
@@ -23,8 +23,11 @@ pub(crate) async fn findings(
     pool: &ConnectionPool,
     max_connections: usize,
 ) -> SqlResult<Vec<Finding>> {
-    // The check of the tables is a finding, so the connection is not one that has them.
-    let mut connection = pool.checkout().await?;
+    // Where connecting makes no tables, their version is a finding.
+    let mut connection = match pool.mode {
+        OpenMode::Migrate => pool.connection().await?,
+        OpenMode::Existing | OpenMode::ReadOnly => pool.checkout().await?,
+    };
     let version = connection.schema_version().await?;
     let before = SystemClock.now();
     let rows = connection.rows(SETTINGS, &[]).await?;

@@ -98,7 +98,7 @@ enum Phase {
 
 /// An action as the store gets it: with the token and the version that the actor holds.
 #[derive(Clone, Debug)]
-pub(super) enum ClaimCall {
+pub(super) enum ClaimHistoryCall {
     Claim(ClaimRequest, ClaimSpec),
     Extend { token: Token, brief: bool },
     Settle { token: Token, value: u8 },
@@ -110,7 +110,7 @@ pub(super) enum ClaimCall {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum ClaimAnswer {
+pub(super) enum ClaimHistoryAnswer {
     Claimed(Claimed),
     Step(Step),
     Look(Option<ClaimView>),
@@ -119,37 +119,37 @@ pub(super) enum ClaimAnswer {
     Deleted(Deleted),
 }
 
-impl ClaimCall {
+impl ClaimHistoryCall {
     /// Makes the call on the claim and the record of a number.
     async fn run(
         &self,
         context: &LawContext,
         key: usize,
         times: HistoryTimes,
-    ) -> Result<ClaimAnswer, TestCaseError> {
+    ) -> Result<ClaimHistoryAnswer, TestCaseError> {
         let store = &context.store;
         let (claim, record) =
             (context.command(&format!("k{key}")), context.record(&format!("k{key}")));
         let answer = match self {
-            Self::Claim(ask, _) => store.claim(&claim, ask).await.map(ClaimAnswer::Claimed),
+            Self::Claim(ask, _) => store.claim(&claim, ask).await.map(ClaimHistoryAnswer::Claimed),
             Self::Extend { token, brief } => {
-                store.extend(&claim, token, times.time(*brief)).await.map(ClaimAnswer::Step)
+                store.extend(&claim, token, times.time(*brief)).await.map(ClaimHistoryAnswer::Step)
             }
             Self::Settle { token, value: v } => {
-                store.settle(&claim, token, value(*v)).await.map(ClaimAnswer::Step)
+                store.settle(&claim, token, value(*v)).await.map(ClaimHistoryAnswer::Step)
             }
             Self::GiveBack { token, keep } => {
                 let how = if *keep { GiveBack::Keep } else { GiveBack::Forget };
-                store.give_back(&claim, token, how).await.map(ClaimAnswer::Step)
+                store.give_back(&claim, token, how).await.map(ClaimHistoryAnswer::Step)
             }
-            Self::Look => store.look(&claim).await.map(ClaimAnswer::Look),
-            Self::Get => store.get(&record).await.map(ClaimAnswer::Get),
+            Self::Look => store.look(&claim).await.map(ClaimHistoryAnswer::Look),
+            Self::Get => store.get(&record).await.map(ClaimHistoryAnswer::Get),
             Self::Put { value: v, expect, ttl } => {
                 let ttl = ttl.map(|brief| times.time(brief));
-                store.put(&record, value(*v), expect, ttl).await.map(ClaimAnswer::Put)
+                store.put(&record, value(*v), expect, ttl).await.map(ClaimHistoryAnswer::Put)
             }
             Self::Delete { expect } => {
-                store.delete(&record, expect).await.map(ClaimAnswer::Deleted)
+                store.delete(&record, expect).await.map(ClaimHistoryAnswer::Deleted)
             }
         };
         answer.map_err(failed)
@@ -164,7 +164,7 @@ pub(super) struct ClaimActor {
 }
 
 impl ClaimActor {
-    fn call_within(&mut self, action: Action, times: HistoryTimes) -> ClaimCall {
+    fn call_within(&mut self, action: Action, times: HistoryTimes) -> ClaimHistoryCall {
         let token = self.token.clone().unwrap_or_else(|| Token::presented("unknown"));
         match action {
             Action::Claim(spec) => {
@@ -180,17 +180,17 @@ impl ClaimActor {
                     lease: fresh.lease,
                 };
                 self.token = Some(ask.token.clone());
-                ClaimCall::Claim(ask, spec)
+                ClaimHistoryCall::Claim(ask, spec)
             }
-            Action::Extend { brief } => ClaimCall::Extend { token, brief },
-            Action::Settle { value } => ClaimCall::Settle { token, value },
-            Action::GiveBack { keep } => ClaimCall::GiveBack { token, keep },
-            Action::Look => ClaimCall::Look,
-            Action::Get => ClaimCall::Get,
+            Action::Extend { brief } => ClaimHistoryCall::Extend { token, brief },
+            Action::Settle { value } => ClaimHistoryCall::Settle { token, value },
+            Action::GiveBack { keep } => ClaimHistoryCall::GiveBack { token, keep },
+            Action::Look => ClaimHistoryCall::Look,
+            Action::Get => ClaimHistoryCall::Get,
             Action::Put { value, expect, ttl } => {
-                ClaimCall::Put { value, expect: self.expect(expect), ttl }
+                ClaimHistoryCall::Put { value, expect: self.expect(expect), ttl }
             }
-            Action::Delete { expect } => ClaimCall::Delete { expect: self.expect(expect) },
+            Action::Delete { expect } => ClaimHistoryCall::Delete { expect: self.expect(expect) },
         }
     }
 
@@ -215,18 +215,29 @@ impl Actor for ClaimActor {
     type Step = Action;
     type Model = ModelKey;
 
-    fn call(&mut self, action: Action) -> ClaimCall {
+    fn call(&mut self, action: Action) -> ClaimHistoryCall {
         self.call_within(action, LONG_TIMES)
     }
 
-    async fn run(context: &LawContext, call: &ClaimCall) -> Result<ClaimAnswer, TestCaseError> {
+    async fn run(
+        context: &LawContext,
+        call: &ClaimHistoryCall,
+    ) -> Result<ClaimHistoryAnswer, TestCaseError> {
         call.run(context, 0, LONG_TIMES).await
     }
 
-    fn heard(&mut self, answer: &ClaimAnswer) {
+    fn says_only_busy(answer: &ClaimHistoryAnswer) -> bool {
+        matches!(answer, ClaimHistoryAnswer::Claimed(Claimed::Busy { .. }))
+    }
+
+    fn heard(&mut self, answer: &ClaimHistoryAnswer) {
         match answer {
-            ClaimAnswer::Get(record) => self.seen = record.as_ref().map(|r| r.version.clone()),
-            ClaimAnswer::Put(Put::Stored { version, .. }) => self.seen = Some(version.clone()),
+            ClaimHistoryAnswer::Get(record) => {
+                self.seen = record.as_ref().map(|r| r.version.clone())
+            }
+            ClaimHistoryAnswer::Put(Put::Stored { version, .. }) => {
+                self.seen = Some(version.clone())
+            }
             _ => {}
         }
     }
@@ -291,30 +302,34 @@ impl ModelKey {
 }
 
 impl SequentialModel for ModelKey {
-    type Call = ClaimCall;
-    type Answer = ClaimAnswer;
+    type Call = ClaimHistoryCall;
+    type Answer = ClaimHistoryAnswer;
 
-    fn apply(&mut self, call: &ClaimCall, answer: &ClaimAnswer) -> Result<(), TestCaseError> {
+    fn apply(
+        &mut self,
+        call: &ClaimHistoryCall,
+        answer: &ClaimHistoryAnswer,
+    ) -> Result<(), TestCaseError> {
         let open = matches!(self.phase, Phase::Pending { .. } | Phase::Unknown);
         match (call, answer) {
-            (ClaimCall::Claim(ask, spec), ClaimAnswer::Claimed(answer)) => {
+            (ClaimHistoryCall::Claim(ask, spec), ClaimHistoryAnswer::Claimed(answer)) => {
                 self.claimed(ask, *spec, answer)
             }
-            (ClaimCall::Extend { token, brief }, ClaimAnswer::Step(answer)) => {
+            (ClaimHistoryCall::Extend { token, brief }, ClaimHistoryAnswer::Step(answer)) => {
                 let next = open.then_some(Phase::Pending { brief: *brief });
                 self.stepped(token, next, *answer)
             }
-            (ClaimCall::Settle { token, value }, ClaimAnswer::Step(answer)) => {
+            (ClaimHistoryCall::Settle { token, value }, ClaimHistoryAnswer::Step(answer)) => {
                 let again = matches!(self.phase, Phase::Settled(before) if before == *value);
                 let next = (open || again).then_some(Phase::Settled(*value));
                 self.stepped(token, next, *answer)
             }
-            (ClaimCall::GiveBack { token, keep }, ClaimAnswer::Step(answer)) => {
+            (ClaimHistoryCall::GiveBack { token, keep }, ClaimHistoryAnswer::Step(answer)) => {
                 let again = *keep && matches!(self.phase, Phase::Failed);
                 let next = if *keep { Phase::Failed } else { Phase::Vacant };
                 self.stepped(token, (open || again).then_some(next), *answer)
             }
-            (ClaimCall::Look, ClaimAnswer::Look(view)) => {
+            (ClaimHistoryCall::Look, ClaimHistoryAnswer::Look(view)) => {
                 expect_equal!(view.is_none(), matches!(self.phase, Phase::Vacant));
                 if let Some(view) = view {
                     expect_equal!(view.attempt, self.attempt);
@@ -322,17 +337,17 @@ impl SequentialModel for ModelKey {
                 }
                 Ok(())
             }
-            (ClaimCall::Get, ClaimAnswer::Get(record)) => {
+            (ClaimHistoryCall::Get, ClaimHistoryAnswer::Get(record)) => {
                 let stored = record.as_ref().map(|r| (r.value.clone(), r.version.clone()));
                 let known =
                     self.record.as_ref().map(|(v, version, _)| (value(*v), version.clone()));
                 expect_equal!(stored, known);
                 Ok(())
             }
-            (ClaimCall::Put { value, expect, ttl }, ClaimAnswer::Put(answer)) => {
+            (ClaimHistoryCall::Put { value, expect, ttl }, ClaimHistoryAnswer::Put(answer)) => {
                 self.put(*value, self.holds(expect), *ttl, answer)
             }
-            (ClaimCall::Delete { expect }, ClaimAnswer::Deleted(answer)) => {
+            (ClaimHistoryCall::Delete { expect }, ClaimHistoryAnswer::Deleted(answer)) => {
                 let expected = match (self.record.is_some(), self.holds(expect)) {
                     (false, _) => Deleted::Missing,
                     (true, true) => Deleted::Done,

@@ -353,6 +353,10 @@ impl Actor for LogActor {
         }
     }
 
+    fn says_only_busy(_: &LogAnswer) -> bool {
+        false
+    }
+
     fn heard(&mut self, _: &LogAnswer) {}
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_core::queue::{ItemId, ItemOutcome, LeasedItem, QueueItem};
 
-use super::{LeasedBatch, TestQueue, ack, retry, uncounted_retry};
+use super::{LeasedTestItems, TestQueue, ack, retry, uncounted_retry};
 use crate::context::{LONG, SHORT, concurrently};
 use crate::suite::laws;
 
@@ -51,7 +51,7 @@ impl LeaseTracker {
 
     /// Chooses and records the outcomes of a batch. If an item is retried, the batch's later items
     /// of its key are given back.
-    fn choose_outcomes(&mut self, batch: &LeasedBatch) -> Vec<(ItemId, ItemOutcome)> {
+    fn choose_outcomes(&mut self, batch: &LeasedTestItems) -> Vec<(ItemId, ItemOutcome)> {
         let mut given_back = HashSet::new();
         let mut outcomes = Vec::new();
         for leased in &batch.items {

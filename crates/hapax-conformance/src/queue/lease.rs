@@ -5,7 +5,7 @@ use std::time::Duration;
 use hapax_core::Token;
 use hapax_core::queue::LeaseRequest;
 
-use super::{ALL, LeasedBatch, TestQueue, ack, bury, retry, sorted, uncounted_retry};
+use super::{ALL, LeasedTestItems, TestQueue, ack, bury, retry, sorted, uncounted_retry};
 use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
@@ -95,7 +95,7 @@ async fn lease_repeated_with_its_token_returns_the_same_items(queue: TestQueue) 
 async fn lease_repeated_leaves_out_resolved_items(queue: TestQueue) {
     let ids = queue.accepted(&[(); 5].map(|()| queue.item("t"))).await;
     let take = LeaseRequest::new(4, LONG);
-    let batch = LeasedBatch { items: queue.take(&take).await, token: take.token.clone() };
+    let batch = LeasedTestItems { items: queue.take(&take).await, token: take.token.clone() };
     let held = batch.ids();
     queue.done(&batch, held[0], ack(LONG)).await;
     queue.done(&batch, held[1], retry(Duration::ZERO)).await;

@@ -83,17 +83,17 @@ impl TestQueue {
     }
 
     /// Leases up to `at_most` items for a long time, with a new token.
-    pub(crate) async fn lease(&self, at_most: usize) -> LeasedBatch {
+    pub(crate) async fn lease(&self, at_most: usize) -> LeasedTestItems {
         self.lease_for(at_most, LONG).await
     }
 
-    async fn lease_for(&self, at_most: usize, lease: Duration) -> LeasedBatch {
+    async fn lease_for(&self, at_most: usize, lease: Duration) -> LeasedTestItems {
         let take = LeaseRequest::new(at_most, lease);
-        LeasedBatch { items: self.take(&take).await, token: take.token }
+        LeasedTestItems { items: self.take(&take).await, token: take.token }
     }
 
     /// Leases items and lets the lease lapse.
-    async fn lapsed(&self, at_most: usize) -> LeasedBatch {
+    async fn lapsed(&self, at_most: usize) -> LeasedTestItems {
         let batch = self.lease_for(at_most, SHORT).await;
         self.context.outlive(SHORT).await;
         batch
@@ -111,12 +111,12 @@ impl TestQueue {
     }
 
     /// Resolves an item that the batch must hold.
-    pub(crate) async fn done(&self, batch: &LeasedBatch, id: ItemId, outcome: ItemOutcome) {
+    pub(crate) async fn done(&self, batch: &LeasedTestItems, id: ItemId, outcome: ItemOutcome) {
         assert_eq!(self.resolve_one(&batch.token, id, outcome).await, Resolved::Done);
     }
 
     /// Acknowledges all items of the batch.
-    async fn finish(&self, batch: &LeasedBatch) {
+    async fn finish(&self, batch: &LeasedTestItems) {
         let outcomes: Vec<_> = batch.ids().into_iter().map(|id| (id, ack(LONG))).collect();
         let answers = self.resolve(&batch.token, &outcomes).await;
         assert!(answers.iter().all(|answer| *answer == Resolved::Done), "{answers:?}");
@@ -130,12 +130,12 @@ impl TestQueue {
 }
 
 /// The items of one lease, and its token.
-pub(crate) struct LeasedBatch {
+pub(crate) struct LeasedTestItems {
     token: Token,
     items: Vec<LeasedItem>,
 }
 
-impl LeasedBatch {
+impl LeasedTestItems {
     pub(crate) fn ids(&self) -> Vec<ItemId> {
         self.items.iter().map(|leased| leased.item.id).collect()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_core::queue::{ItemId, ItemOutcome, QueueItem, Resolved};
 
-use super::{LeasedBatch, TestQueue, ack, bury, retry, uncounted_retry};
+use super::{LeasedTestItems, TestQueue, ack, bury, retry, uncounted_retry};
 use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
@@ -32,11 +32,11 @@ struct WalkState {
     gone: HashSet<ItemId>,
     /// Dead items, and whether they block their key.
     dead: HashMap<ItemId, bool>,
-    batches: Vec<LeasedBatch>,
+    batches: Vec<LeasedTestItems>,
 }
 
 impl WalkState {
-    fn check_leased(&mut self, batch: LeasedBatch) {
+    fn check_leased(&mut self, batch: LeasedTestItems) {
         for (place, leased) in batch.items.iter().enumerate() {
             let id = leased.item.id;
             assert!(!self.gone.contains(&id) && !self.dead.contains_key(&id), "it had its end");

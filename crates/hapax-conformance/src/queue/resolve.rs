@@ -5,7 +5,7 @@ use std::time::Duration;
 use hapax_core::Token;
 use hapax_core::queue::{ItemId, ItemOutcome, Resolved};
 
-use super::{ALL, LeasedBatch, TestQueue, ack, bury, retry, uncounted_retry};
+use super::{ALL, LeasedTestItems, TestQueue, ack, bury, retry, uncounted_retry};
 use crate::context::{LONG, SHORT};
 use crate::suite::laws;
 
@@ -38,7 +38,7 @@ async fn lost(queue: &TestQueue, token: &Token, id: ItemId) {
     }
 }
 
-async fn one(queue: &TestQueue) -> (ItemId, LeasedBatch) {
+async fn one(queue: &TestQueue) -> (ItemId, LeasedTestItems) {
     let [id] = queue.keyed(["k"]).await;
     let batch = queue.lease(1).await;
     assert_eq!(batch.ids(), [id]);

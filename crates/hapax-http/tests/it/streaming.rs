@@ -1,16 +1,18 @@
 //! Streamed responses, large responses and event streams.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::fed::{Fed, Tap, answers_once, data, fed, fed_app, head};
-use crate::common::{RecordedEvents, Runs, keyed, memory, post, send, without_wait};
+use crate::common::{FullResponse, RecordedEvents, Runs, keyed, memory, post, send, without_wait};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use hapax_core::Claims;
+use hapax_core::memory::MemoryStore;
+use hapax_core::{Claims, ManualClock};
 use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event};
 use http_body::Frame;
 use http_body_util::BodyExt;
@@ -123,16 +125,16 @@ async fn slow_client_does_not_delay_the_settle() {
 }
 
 /// An app whose first response is an event stream that is fed by the test.
-fn event_stream_app(config: IdempotencyConfig) -> (Tap, Router, Runs) {
+fn event_stream_app(store: Arc<MemoryStore>, config: IdempotencyConfig) -> (Tap, Router, Runs) {
     let (tap, body) = fed(None);
     let response = ([("content-type", "Text/Event-Stream; charset=utf-8")], Body::new(body));
-    let (app, runs) = answers_once(memory().0, config, response.into_response());
+    let (app, runs) = answers_once(store, config, response.into_response());
     (tap, app, runs)
 }
 
 #[tokio::test]
 async fn fault_06_event_stream_that_ended_is_not_kept() {
-    let (tap, app, runs) = event_stream_app(without_wait());
+    let (tap, app, runs) = event_stream_app(memory().0, without_wait());
     let mut answer = head(&app, "k").await;
     for event in ["data: 1\n\n", "data: 2\n\n"] {
         tap.send(event);
@@ -147,53 +149,78 @@ async fn fault_06_event_stream_that_ended_is_not_kept() {
 
 #[tokio::test]
 async fn fault_06_event_stream_cut_is_unknown() {
-    let (tap, app, runs) = event_stream_app(IdempotencyConfig::new());
+    let (store, clock) = memory();
+    let (tap, app, runs) = event_stream_app(store, IdempotencyConfig::new());
     let mut answer = head(&app, "k").await;
     tap.send("data: 1\n\n");
     assert_eq!(data(&mut answer).await, "data: 1\n\n");
     tap.break_off();
     assert!(answer.frame().await.unwrap().is_err());
+    clock.advance(Duration::from_millis(1));
     send(&app, post("k", "")).await.assert_problem(409, "outcome-unknown");
     assert_eq!(runs.count(), 1);
 }
 
-/// An app whose first response exceeds the limit, and whose client has left in the middle of it.
-async fn large_answer_without_its_client() -> (Tap, Router) {
-    let (tap, app, _) = fed_app(memory().0, IdempotencyConfig::new().with_max_body(4), None);
-    let mut answer = head(&app, "k").await;
-    tap.send("12345");
-    assert_eq!(data(&mut answer).await, "12345");
-    drop(answer);
-    for _ in 0..10 {
+/// A response above the limit, whose client has left in the middle of it.
+struct AbandonedAnswer {
+    tap: Tap,
+    app: Router,
+    clock: Arc<ManualClock>,
+}
+
+impl AbandonedAnswer {
+    async fn new() -> Self {
+        let (store, clock) = memory();
+        let (tap, app, _) = fed_app(store, without_wait().with_max_body(4), None);
+        let mut answer = head(&app, "k").await;
+        tap.send("12345");
+        assert_eq!(data(&mut answer).await, "12345");
+        drop(answer);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        Self { tap, app, clock }
+    }
+}
+
+/// The answer to a duplicate once the first run has ended.
+async fn duplicate(app: &Router, clock: &ManualClock) -> FullResponse {
+    for _ in 0..10_000 {
+        // An abandoned claim has a lease of a millisecond.
+        clock.advance(Duration::from_millis(1));
+        let answer = send(app, post("k", "")).await;
+        if answer.code() != "in-progress" {
+            return answer;
+        }
         tokio::task::yield_now().await;
     }
-    (tap, app)
+    panic!("the first run does not end");
 }
 
 #[tokio::test]
 async fn fault_06_large_answer_cut_after_client_left_is_unknown() {
-    let (tap, app) = large_answer_without_its_client().await;
+    let AbandonedAnswer { tap, app, clock } = AbandonedAnswer::new().await;
     assert!(tap.is_read(), "the rest is read although the client has left");
     tap.break_off();
-    send(&app, post("k", "")).await.assert_problem(409, "outcome-unknown");
+    duplicate(&app, &clock).await.assert_problem(409, "outcome-unknown");
 }
 
 #[tokio::test]
 async fn fault_06_large_answer_ending_after_client_left_is_not_kept() {
-    let (tap, app) = large_answer_without_its_client().await;
+    let AbandonedAnswer { tap, app, clock } = AbandonedAnswer::new().await;
     tap.send("678");
     drop(tap);
-    let again = send(&app, post("k", "")).await;
+    let again = duplicate(&app, &clock).await;
     again.assert_problem(409, "response-not-kept");
     assert_eq!(again.problem()["original_status"], 200);
 }
 
 #[tokio::test(start_paused = true)]
 async fn fault_06_endless_answer_is_unknown_after_the_timeout() {
-    let (tap, app) = large_answer_without_its_client().await;
+    let AbandonedAnswer { tap, app, clock } = AbandonedAnswer::new().await;
     // The body is idle: only the timeout can end the read.
     tap.0.closed().await;
-    send(&app, post("k", "")).await.assert_problem(409, "outcome-unknown");
+    duplicate(&app, &clock).await.assert_problem(409, "outcome-unknown");
 }
 
 #[tokio::test]
