@@ -39,7 +39,8 @@ pub fn valkey_server() -> Option<PathBuf> {
         let advice =
             "install valkey-server, name one in HAPAX_TEST_VALKEY, or set HAPAX_TEST_SKIP=valkey";
         assert!(may_skip("valkey", env::var_os("CI").is_some(), &skips), "{advice}");
-        eprintln!("NOT RUN: there is no valkey-server; {advice}");
+        let not_run = format!("NOT RUN: there is no valkey-server; {advice}");
+        writeln!(std::io::stderr(), "{not_run}").expect("cannot write to stderr");
     }
     binary
 }
