@@ -349,8 +349,8 @@ fn bodies_over_the_limit_are_refused() {
 fn unknown_paths_and_methods_are_problems_too() {
     let server = Server::start();
     let unknown = "/v1 /v1/ /v1/nothing /v1/locks /v1/locks/a/b /v1/locks/a/ /v1/commands/a \
-                   /v1/commands/a/b/c /v1/inbox/c /v1/queues /v1/queues/q/alive \
-                   /v1/queues/q/dead/i/x /v1/operator /v1/operator/locks /v1/operator/commands/a \
+                   /v1/commands/a/b/c /v1/inbox/c /v1/queues/q/alive \
+                   /v1/queues/q/dead/i/x /v1/operator /v1/operator/records /v1/operator/commands/a \
                    /v2/locks/k /nothing /v1/LOCKS/k //v1/locks/k";
     for path in unknown.split_whitespace() {
         for method in ["GET", "POST"] {
@@ -361,9 +361,11 @@ fn unknown_paths_and_methods_are_problems_too() {
         ("PATCH", "/v1/locks/k", vec!["DELETE", "GET", "HEAD", "POST", "PUT"]),
         ("OPTIONS", "/v1/locks/k", vec!["DELETE", "GET", "HEAD", "POST", "PUT"]),
         ("POST", "/v1/records/k", vec!["DELETE", "GET", "HEAD", "PATCH", "PUT"]),
-        ("BREW", "/v1/commands/o/k", vec!["DELETE", "GET", "HEAD", "POST", "PUT"]),
-        ("GET", "/v1/inbox/c/m", vec!["DELETE", "POST", "PUT"]),
+        ("BREW", "/v1/commands/o/k", vec!["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]),
+        ("GET", "/v1/inbox/c/m", vec!["DELETE", "PATCH", "POST", "PUT"]),
+        ("POST", "/v1/queues", vec!["GET", "HEAD"]),
         ("POST", "/v1/queues/q", vec!["GET", "HEAD"]),
+        ("POST", "/v1/operator/locks", vec!["GET", "HEAD"]),
         ("GET", "/v1/queues/q/dead/i", vec!["DELETE"]),
         ("POST", "/v1/operator/commands", vec!["GET", "HEAD"]),
         ("POST", "/v1/operator/commands/o/k", vec!["DELETE", "GET", "HEAD", "PUT"]),
