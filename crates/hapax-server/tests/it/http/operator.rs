@@ -229,9 +229,8 @@ fn operator_finds_proxy_keys_by_scope() {
         page["commands"][0]["scope"] == SCOPE
     });
     let path = format!("{LIST}/POST%20%2Forders/key-1");
-    for ask in actions(&server, &path) {
-        ask.is(404, "command-missing");
-    }
+    // The scope may be left out, because no other one has the key.
+    assert_eq!(server.get(&path).send().json()["state"], "unknown");
     let scoped = format!("{path}?scope={SCOPE}");
     assert_eq!(server.get(&scoped).send().json()["state"], "unknown");
     assert_eq!(server.put(&scoped).json(ANSWER).status(), 200);

@@ -35,7 +35,9 @@ fn nothing_is_answered(server: &Server) {
     for (method, path) in CALLS {
         let asked = Instant::now();
         let answer = server.ask(method, path).is(503, "store-unavailable");
-        assert_eq!(answer.json()["retryable"], true);
+        // A delete without a version may have happened, and would undo what was written since.
+        let retryable = (method, path) != ("DELETE", "/v1/records/k");
+        assert_eq!(answer.json()["retryable"], retryable, "{method} {path}");
         let took = asked.elapsed();
         assert!(took < Duration::from_secs(25), "{method} {path}: {took:?}");
     }
@@ -81,7 +83,7 @@ fn refused_postgres_credentials_end_the_process() {
     postgres.restart();
     let url = format!("postgres://guarded:wr0ng@127.0.0.1:{}/postgres", postgres.port());
     let message = Setup::on(&url).refused();
-    assert!(message.contains("credentials") && !message.contains("wr0ng"), "{message}");
+    assert!(message.contains("refused this user") && !message.contains("wr0ng"), "{message}");
 }
 
 #[test]
@@ -89,7 +91,7 @@ fn refused_redis_credentials_end_the_process() {
     let redis = Redis::with(&["--requirepass", "right"]);
     let url = format!("redis://:wr0ng@127.0.0.1:{}", redis.port());
     let message = Setup::on(&url).refused();
-    assert!(message.contains("credentials") && !message.contains("wr0ng"), "{message}");
+    assert!(message.contains("refused this user") && !message.contains("wr0ng"), "{message}");
 }
 
 const EVICTING: [&str; 4] = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
