@@ -42,7 +42,7 @@ impl<T> Once<T> {
 ///     Ok(commands.once(Operation("CreateOrder"), "key-1", &cups, effect).await?.value)
 /// }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
-/// # let commands = Commands::new(std::sync::Arc::new(MemoryStore::new()));
+/// # let commands = Commands::new(std::sync::Arc::new(MemoryStore::default()));
 /// # assert_eq!(order(&commands, 2).await?, "2 cups");
 /// # Ok(()) }
 /// ```
