@@ -46,6 +46,8 @@ pub(crate) fn run_for_operators(
 ) {
     let mut connection = None;
     while let Some(call) = queue.blocking_recv() {
+        // The last call's flag is set by now, and must not end the next one before it begins.
+        running.begin(&AbandonedFlag::default());
         connection = serve(files, connection.take(), &mut vec![call], |files| {
             let mut connection = open(files)?;
             let running = running.clone();
