@@ -305,15 +305,20 @@ pub(super) enum LogAnswer {
     Attached(Option<Attached>),
 }
 
-/// The steps of several actors at once, each with the number of its actor.
+/// The steps of several actors at once, each with the number of its actor. All keep equally many
+/// entries, as nodes with the same settings do: a store may trim for several appends at once.
 pub(super) fn concurrent_steps(
     count: Range<usize>,
 ) -> impl Strategy<Value = Vec<(usize, LogCall)>> {
-    let call = prop_oneof![
-        3 => (event(), kept_entries()).prop_map(|(event, entries)| LogCall::Append { event, entries }),
-        1 => (0..4_u64).prop_map(|after| LogCall::Attach { after }),
-    ];
-    prop::collection::vec((0..ACTORS, call), count)
+    let step = (0..ACTORS, prop::option::weighted(0.75, event()), 0..4_u64);
+    let steps = prop::collection::vec(step, count);
+    (kept_entries(), steps).prop_map(|(entries, steps)| {
+        let call = |event, after| match event {
+            Some(event) => LogCall::Append { event, entries },
+            None => LogCall::Attach { after },
+        };
+        steps.into_iter().map(|(actor, event, after)| (actor, call(event, after))).collect()
+    })
 }
 
 /// A client of one job, which presents nothing that an earlier answer gave it.
