@@ -32,7 +32,7 @@ pub trait LossyConnection: Send + Sync {
 pub struct LossyStore {
     /// The store. No other one uses the connection.
     pub store: Arc<dyn Store>,
-    /// Its connection.
+    /// The connection of the store.
     pub connection: Arc<dyn LossyConnection>,
 }
 

@@ -45,7 +45,7 @@ pub enum StoreError {
         "{reason} while the store was in use; restore the files and restart, or restart without them"
     )]
     Replaced {
-        /// What was removed or replaced.
+        /// The file or table that was removed or replaced.
         reason: String,
     },
     /// Another process holds the store locked for longer than the timeout. Nothing was written.

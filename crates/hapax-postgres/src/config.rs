@@ -55,7 +55,7 @@ impl PostgresConfig {
         /// statements, no session settings, and no notifications from other nodes; hints for waiters
         /// go through a table that is read once a second instead.
         transaction_pooler: bool;
-        /// What connecting may change in the database.
+        /// How much connecting may change in the database.
         mode: OpenMode;
     }
 

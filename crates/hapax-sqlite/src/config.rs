@@ -52,7 +52,7 @@ impl SqliteConfig {
         /// it can be made again all calls that need room are answered with [`StoreError::Full`]. A file
         /// system without `fallocate` (ZFS), or that copies on write, reserves nothing.
         reserve: u64;
-        /// What opening the file may change.
+        /// How much opening the file may change.
         mode: OpenMode;
     }
 

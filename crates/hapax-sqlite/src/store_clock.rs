@@ -193,7 +193,7 @@ pub(crate) fn machine_time() -> &'static Arc<dyn TimeSource> {
 #[derive(Debug)]
 struct MachineTime {
     boot: Option<i64>,
-    /// What a container's time namespace adds to the time since boot, in milliseconds. Containers of
+    /// The milliseconds that a container's time namespace adds to the time since boot. Containers of
     /// one machine share its boot id, so they must agree on the time, too.
     offset: i64,
 }

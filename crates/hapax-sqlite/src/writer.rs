@@ -37,7 +37,7 @@ pub(crate) enum WriterMessage {
     CheckForeignCommits,
 }
 
-/// What the writer needs to know of a call.
+/// The size, the waiters and the kind of a call, which the writer decides by.
 #[derive(Default)]
 pub(crate) struct WriteInfo {
     /// The bytes of its values.

@@ -13,7 +13,7 @@ use crate::cut_off::{AfterACut, CutOff};
 pub(crate) struct InManualTime {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<ManualClock>,
-    /// What a store does whose answer was lost.
+    /// How the store treats a call whose answer was lost.
     pub(crate) after_a_cut: AfterACut,
 }
 

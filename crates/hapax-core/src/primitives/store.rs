@@ -45,7 +45,7 @@ pub struct Swept {
     pub more: bool,
 }
 
-/// What opening a store may change. Stores without tables take every mode alike.
+/// How much opening a store may change. Stores without tables take every mode alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OpenMode {
     /// Creates missing tables, and brings older ones up to date.

@@ -138,7 +138,7 @@ impl LocalState {
         let mut events = self.events();
         let now = Instant::now();
         events.stored.retain(|_, stored| stored.until > now);
-        // Nobody has or waits for a lock that only the map knows.
+        // A lock that only the map knows is neither held nor waited for.
         events.sources.retain(|_, lock| Arc::strong_count(lock) > 1);
         events.ended.retain(|_, until| *until > now);
         events.replied.retain(|_, until| *until > now);

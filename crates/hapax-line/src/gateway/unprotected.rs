@@ -146,7 +146,7 @@ impl UnprotectedExecution {
                 return Err((error, bot_fails_for));
             }
             count_handled(event.kind(), "failed");
-            // Those behind it pass meanwhile.
+            // Later events of the source pass meanwhile.
             *turn = None;
             sleep(self.shared.config.backoff.after(attempt)).await;
             *turn = self.enter_source(event);

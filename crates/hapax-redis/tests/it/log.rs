@@ -63,7 +63,7 @@ async fn fault_33_idle_tails_are_swept() {
         );
         let _ = store.sweep(2).await.unwrap();
     }
-    // Whoever has not read them is told that they are gone.
+    // A reader that has not read the entries is told that they are gone.
     assert!(drained(&store, &job, &first).await.2);
     assert!(!drained(&store, &job, &last).await.2);
 }

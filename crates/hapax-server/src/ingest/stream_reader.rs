@@ -128,7 +128,7 @@ impl StreamReader {
             start = next;
         }
         if has_unnamed {
-            // They are pending with this consumer now, and a read of its own entries names them.
+            // The nameless entries are pending with this consumer now: a read of its own entries names them.
             self.handle_own_pending().await?;
         }
         Ok(())

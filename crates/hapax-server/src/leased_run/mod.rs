@@ -105,7 +105,7 @@ fn not_started(command: &[OsString], error: &std::io::Error) -> u8 {
 
 /// A lease that is renewed while the command runs.
 trait LeaseRenewal {
-    /// What is leased, for the notes.
+    /// The name of the leased thing, for the notes.
     const WHAT: &'static str;
 
     fn lease(&self) -> Duration;

@@ -6,7 +6,7 @@ use rusqlite::params;
 use super::append::note_forgotten;
 use crate::session::{Session, to_i64};
 
-/// What [`sweep_job`] did with a job.
+/// The result of [`sweep_job`] for one job.
 pub(crate) enum SweptJob {
     /// The job had events meanwhile. The sweep looks at it again when it will have expired.
     Postponed,

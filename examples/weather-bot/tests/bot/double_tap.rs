@@ -98,7 +98,7 @@ async fn shipped_rules_lock_neither_names_nor_map_places() {
     let world = at_home(Plan::default()).await;
     let map = events::location(USER, "台北（臺灣）", 25.05, 121.53);
     world.send(&[events::text(USER, "台北🥚"), events::text(USER, "台北 🥚"), map]).await;
-    // They follow one another, and nobody is told to wait.
+    // The events follow one another, and no user is told to wait.
     lookups(&world, 1).await;
     released(&world).await;
     for _ in 0..2 {

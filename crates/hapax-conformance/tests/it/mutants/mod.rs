@@ -98,7 +98,7 @@ impl StoreWrapper for OffsetReadLater {
     }
 }
 
-/// What the histories say of a store with a bug. They are random: a few rounds make it practically certain
+/// The verdict of the histories on a store with a bug. Histories are random: a few rounds make it practically certain
 /// that they notice it.
 fn verdict_of_histories<W: StoreWrapper>(mutant: impl Fn(MemoryStore) -> W) -> String {
     let make = || async {

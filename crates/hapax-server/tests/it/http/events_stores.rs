@@ -119,7 +119,7 @@ fn failover_gap_reaches_only_followers_of_lost_entries() {
     }
 }
 
-/// What Redis has sent to all clients so far.
+/// The bytes that Redis has sent to all clients so far.
 fn sent_bytes(redis: &Redis) -> u64 {
     let stats = redis.cli(&["INFO", "stats"]);
     let line = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));

@@ -254,7 +254,7 @@ fn fault_46_event_message_has_unnamed_frames() {
             // From the second event on all are live, and the named follower shares the fan-out.
             server.publish(&job, "vision", seq + 1);
         }
-        // Nobody follows the next job, so that its trimmed events are nowhere.
+        // The next job has no follower, so that its trimmed events are nowhere.
         let trimmed = format!("trimmed-{}", &way[5..]);
         let (_, epoch) = server.publish(&trimmed, "vision", 1);
         for seq in 2..8 {
