@@ -17,7 +17,7 @@
 # Sets for the tests:
 #   HAPAX_TEST_PYTHON   a Python interpreter with the `redis` client
 #   HAPAX_TEST_VALKEY   a valkey-server; unset where none could be installed
-#   HAPAX_TEST_SKIP     programs without which tests may be skipped in CI, with commas between: valkey
+#   HAPAX_TEST_SKIP     things without which tests may be skipped in CI, with commas between: valkey, tmpfs
 #   HAPAX_TEST_LOGS     the folder in which gateways and bots leave their logs, to be searched
 #
 # Services of the installed packages are not started: the tests start their own servers on free
@@ -273,8 +273,15 @@ set_up() {
         export HAPAX_TEST_VALKEY
     else
         unset HAPAX_TEST_VALKEY
-        ! needed valkey || export HAPAX_TEST_SKIP=${HAPAX_TEST_SKIP:+$HAPAX_TEST_SKIP,}valkey
+        ! needed valkey || skip_tests_of valkey
     fi
+    # The test of a full disk mounts a small one in a namespace of its own.
+    unshare --user --map-root-user --mount mount -t tmpfs tmpfs /mnt 2>/dev/null || skip_tests_of tmpfs
+}
+
+# Lets tests pass without this, where it cannot be had; the end of the run says which did not run.
+skip_tests_of() {
+    export HAPAX_TEST_SKIP=${HAPAX_TEST_SKIP:+$HAPAX_TEST_SKIP,}$1
 }
 
 print_exports() {
