@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Checks the Python packages: lints, types, tests against the real server on SQLite, Redis and
+# PostgreSQL, and the built wheels in an empty environment. Needs target/debug/hapax and
+# target/debug/with-servers (`cargo build --bin hapax --bin with-servers`).
+#
+#   clients/python/test.sh                 everything
+#   clients/python/test.sh -k lock         some tests: the arguments go to pytest
+#
+# Reads:
+#   HAPAX_TEST_BIN        the `hapax` binary to test against; default target/debug/hapax
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+root=$(cd ../.. && pwd)
+work=$root/target/clients/python
+venv=$work/venv
+python=$venv/bin/python
+export HAPAX_TEST_BIN=${HAPAX_TEST_BIN:-$root/target/debug/hapax}
+with_servers=$root/target/debug/with-servers
+
+die() {
+    printf 'clients/python/test.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+# Registries fail now and then.
+pip_install() {
+    local pause
+    for pause in 5 15 45 0; do
+        "$1" -m pip install --quiet --disable-pip-version-check "${@:2}" && return
+        sleep "$pause"
+    done
+    die "pip install failed: ${*:2}"
+}
+
+# A python3 earlier on the PATH may lack what the system's one has.
+python_that_makes_venvs() {
+    local candidate
+    for candidate in python3 /usr/bin/python3; do
+        "$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1 && echo "$candidate" && return
+    done
+    die "no Python that makes venvs (Debian: python3-venv)"
+}
+
+make_venv() {
+    # An interrupted earlier run leaves no stamp behind.
+    if ! cmp -s requirements-test.txt "$work/installed"; then
+        rm -rf "$work/installed" "$venv"
+        "$(python_that_makes_venvs)" -m venv "$venv"
+        pip_install "$python" --requirement requirements-test.txt
+        pip_install "$python" --no-deps --no-build-isolation --editable .
+        cp requirements-test.txt "$work/installed"
+    fi
+}
+
+for binary in "$HAPAX_TEST_BIN" "$with_servers"; do
+    [[ -x $binary ]] || die "$binary is missing: cargo build --bin hapax --bin with-servers"
+done
+mkdir -p "$work"
+make_venv
+if [[ $# -gt 0 ]]; then
+    exec "$with_servers" redis postgres -- "$python" -m pytest "$@"
+fi
+"$venv/bin/ruff" check --quiet src tests
+"$venv/bin/mypy" --no-error-summary --cache-dir "$work/mypy"
+"$with_servers" redis postgres -- "$python" -m pytest
