@@ -4,7 +4,7 @@ use hapax_http::problem::ProblemEdge;
 use utoipa::OpenApi;
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{AnyOf, ObjectBuilder, Schema, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr, Required, Response, ResponseBuilder};
 
@@ -46,6 +46,9 @@ pub(crate) fn complete(api: &mut utoipa::openapi::OpenApi) {
         .build();
     let components = api.components.get_or_insert_default();
     components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    if let Some(RefOr::T(details)) = components.schemas.get_mut("CommandDetails") {
+        allow_overlap(details);
+    }
     for (path, item) in &mut api.paths.paths {
         if !path.starts_with("/v1/") {
             continue;
@@ -55,6 +58,17 @@ pub(crate) fn complete(api: &mut utoipa::openapi::OpenApi) {
         for operation in operations.into_iter().flatten() {
             add_common(path, operation);
         }
+    }
+}
+
+/// Turns `oneOf` into `anyOf`: the fields of a failed command are among those of other states, so that
+/// several variants match.
+fn allow_overlap(schema: &mut Schema) {
+    if let Schema::OneOf(one_of) = schema {
+        let mut any_of = AnyOf::new();
+        any_of.items = std::mem::take(&mut one_of.items);
+        any_of.description = one_of.description.take();
+        *schema = Schema::AnyOf(any_of);
     }
 }
 

@@ -63,6 +63,15 @@ pub(crate) struct PublishedEvents {
     results: Vec<PublishResult>,
 }
 
+/// The result of one event that was published before, or of several events.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "this is what the documentation shows")]
+pub(crate) enum PublishedBefore {
+    One(PublishedEvent),
+    Many(PublishedEvents),
+}
+
 /// The result of one of several events.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
@@ -83,7 +92,7 @@ pub(crate) enum PublishResult {
     request_body(content = PublishEvents),
     responses(
         (status = 201, body = PublishedEvent, description = "The event is in the log"),
-        (status = 200, body = PublishedEvents, description = "The event was in the log before, with the same content (`published` is false); for an array, the results in order, each with its own `status`"),
+        (status = 200, body = PublishedBefore, description = "The event was in the log before, with the same content (`published` is false); for an array, the results in order, each with its own `status`"),
         (status = 409, description = "`event-conflict`: the same identity with different content; `job-closed`"),
     ),
 )]

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 
 use serde_json::Value;
 
-use super::WAIT_TIMEOUT;
+use super::{WAIT_TIMEOUT, schema};
 
 /// One request on a connection of its own.
 #[derive(Clone)]
@@ -14,6 +14,7 @@ pub(crate) struct HttpRequest {
     address: String,
     head: String,
     body: Option<Vec<u8>>,
+    described: bool,
 }
 
 #[derive(Debug)]
@@ -26,7 +27,14 @@ pub(crate) struct HttpResponse {
 impl HttpRequest {
     pub(crate) fn new(address: &str, method: &str, path: &str) -> Self {
         let head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
-        Self { address: address.into(), head, body: None }.header("Host", address)
+        let request = Self { address: address.into(), head, body: None, described: false };
+        request.header("Host", address)
+    }
+
+    /// Compares the response with the OpenAPI document of `hapax serve`.
+    pub(crate) fn described(mut self) -> Self {
+        self.described = true;
+        self
     }
 
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
@@ -63,8 +71,15 @@ impl HttpRequest {
         bytes
     }
 
+    #[track_caller]
     pub(crate) fn send(&self) -> HttpResponse {
-        self.begin().answer()
+        let answer = self.begin().answer();
+        if self.described {
+            let mut words = self.head.split(' ');
+            let (method, path) = (words.next().unwrap(), words.next().unwrap());
+            schema::check(method, path, &answer);
+        }
+        answer
     }
 
     /// The response, unless the server is gone.

@@ -2,6 +2,7 @@
 
 pub(crate) mod http;
 mod process;
+pub(crate) mod schema;
 pub(crate) mod server;
 pub(crate) mod store;
 

@@ -97,7 +97,7 @@ impl Server {
     }
 
     pub(crate) fn ask(&self, method: &str, path: &str) -> HttpRequest {
-        HttpRequest::new(&self.address, method, path)
+        HttpRequest::new(&self.address, method, path).described()
     }
 
     pub(crate) fn get(&self, path: &str) -> HttpRequest {
