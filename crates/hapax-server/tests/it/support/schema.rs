@@ -114,6 +114,9 @@ fn broken_rule(schema: &Value, keyword: &str, rule: &Value, value: &Value) -> Op
                 Value::Bool(false) => Some(format!("{name} is not allowed")),
                 rule => mismatch(rule, value),
             }),
+        "propertyNames" => {
+            members().find_map(|(name, _)| mismatch(rule, &Value::String(name.clone())))
+        }
         "items" => value.as_array().into_iter().flatten().find_map(|item| mismatch(rule, item)),
         "allOf" => list().find_map(|rule| mismatch(rule, value)),
         "anyOf" => unless(list().any(|rule| mismatch(rule, value).is_none())),
