@@ -37,8 +37,11 @@ pub(crate) struct ApiDoc;
 
 /// The statuses of the problems that any `/v1` request may get.
 const ANYWHERE: &[u16] = &[400, 401, 403, 408, 413, 415, 429, 431, 500, 503];
+/// The statuses of the problems that requests for health and metrics may get.
+const ANYWHERE_IN_SYSTEM: &[u16] = &[400, 401, 403, 408, 431, 500];
 
-/// Adds path parameters, common problems and the security requirement to every `/v1` operation.
+/// Adds path parameters and the security requirement to every `/v1` operation, and common problems to
+/// all operations.
 pub(crate) fn complete(api: &mut utoipa::openapi::OpenApi) {
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
@@ -50,13 +53,15 @@ pub(crate) fn complete(api: &mut utoipa::openapi::OpenApi) {
         allow_overlap(details);
     }
     for (path, item) in &mut api.paths.paths {
-        if !path.starts_with("/v1/") {
-            continue;
-        }
         let operations =
             [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
-            add_common(path, operation);
+            if path.starts_with("/v1/") {
+                add_parameters(path, operation);
+                add_problems(operation, ANYWHERE);
+            } else {
+                add_problems(operation, ANYWHERE_IN_SYSTEM);
+            }
         }
     }
 }
@@ -72,20 +77,24 @@ fn allow_overlap(schema: &mut Schema) {
     }
 }
 
-fn add_common(path: &str, operation: &mut Operation) {
+fn add_parameters(path: &str, operation: &mut Operation) {
     // Either nothing or a token: a server without tokens requires none.
     let token = SecurityRequirement::new::<_, _, String>("token", []);
     operation.security = Some(vec![SecurityRequirement::default(), token]);
     let named = path.split(['{', '}']).skip(1).step_by(2).map(|name| path_parameter(name).into());
     let parameters = named.chain(operation.parameters.take().unwrap_or_default()).collect();
     operation.parameters = Some(parameters).filter(|parameters: &Vec<_>| !parameters.is_empty());
+}
+
+fn add_problems(operation: &mut Operation, anywhere: &[u16]) {
     let responses = &mut operation.responses.responses;
-    for status in ANYWHERE {
+    for status in anywhere {
         responses.entry(status.to_string()).or_insert_with(|| common_problem(*status).into());
     }
     for (status, response) in responses {
         if let RefOr::T(response) = response
             && status.starts_with(['4', '5'])
+            && response.content.is_empty()
         {
             let document = Ref::from_schema_name("ProblemDocument");
             let content = ContentBuilder::new().schema(Some(document)).build();

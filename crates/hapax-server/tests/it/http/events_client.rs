@@ -6,9 +6,9 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::support::WAIT_TIMEOUT;
 use crate::support::http::HttpResponse;
 use crate::support::server::Server;
+use crate::support::{WAIT_TIMEOUT, schema};
 
 /// The protocol versions, one for each sink of a stream.
 pub(crate) const WAYS: [&str; 2] = ["HTTP/1.1", "HTTP/1.0"];
@@ -52,6 +52,7 @@ impl Listener {
             assert_ne!(reader.read_until(b'\n', &mut head).unwrap(), 0, "no response");
         }
         let head = HttpResponse::parse(&head).unwrap();
+        schema::check_head("GET", path, &head);
         let chunked = head.header("transfer-encoding") == Some("chunked");
         assert_eq!(chunked, way == "HTTP/1.1" && head.status == 200, "{head:?}");
         let body = BufReader::new(Dechunked { reader, chunked, left: 0, ended: !chunked });

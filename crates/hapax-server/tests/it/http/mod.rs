@@ -1,6 +1,7 @@
 //! The server, started for real and driven over HTTP.
 
 pub(crate) mod access;
+mod answers;
 mod bad_input;
 mod commands;
 mod described;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::queue::{ItemId, LeaseRequest, QueueItem, QueueName};
-use hapax::{Store, StoreConfig, Tenant};
+use hapax::{ClaimRequest, Key, Operation, Store, StoreConfig, Tenant};
 use serde_json::{Value, json};
 
 use crate::http::access::token;
@@ -15,14 +15,14 @@ use crate::support::{WAIT_TIMEOUT, has};
 const LEASE: Duration = Duration::from_secs(60);
 
 /// A file that the test and the server both have open.
-struct Scene {
-    server: Server,
+pub(super) struct Scene {
+    pub(super) server: Server,
     store: Arc<dyn Store>,
     _file: TestStore,
 }
 
 impl Scene {
-    async fn new(tokens: &str) -> Self {
+    pub(super) async fn new(tokens: &str) -> Self {
         let file = TestStore::sqlite();
         let server = Setup::on(&file.url()).flags(&["--log", "json"]).file(tokens).start();
         let patient = StoreConfig::default().timeout(WAIT_TIMEOUT);
@@ -37,8 +37,23 @@ impl Scene {
         item.id
     }
 
+    /// Takes all items that wait.
+    pub(super) async fn drain(&self) {
+        let (queue, take) = (QueueName::outbox(), LeaseRequest::new(100, LEASE));
+        for leased in self.store.lease(&queue, &take).await.unwrap() {
+            let _ = self.store.ack(&queue, &take.token, &[leased.item.id], LEASE).await.unwrap();
+        }
+    }
+
+    /// Begins a command of a caller behind the proxy.
+    pub(super) async fn begin_command(&self, scope: &str, operation: &str, name: &str) {
+        let tenant = Tenant::default().scoped(scope).unwrap();
+        let key = Key::command(&tenant, Operation(operation), name).unwrap();
+        self.store.claim(&key, &ClaimRequest::new(LEASE).retention(LEASE)).await.unwrap();
+    }
+
     /// A dead letter.
-    async fn bury(&self, tenant: &str, key: &str) -> ItemId {
+    pub(super) async fn bury(&self, tenant: &str, key: &str) -> ItemId {
         let id = self.enqueue(tenant, key).await;
         let (queue, take) = (QueueName::outbox(), LeaseRequest::new(100, LEASE));
         let leased = self.store.lease(&queue, &take).await.unwrap();

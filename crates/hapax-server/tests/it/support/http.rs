@@ -14,7 +14,7 @@ pub(crate) struct HttpRequest {
     address: String,
     head: String,
     body: Option<Vec<u8>>,
-    described: bool,
+    is_described: bool,
 }
 
 #[derive(Debug)]
@@ -27,13 +27,13 @@ pub(crate) struct HttpResponse {
 impl HttpRequest {
     pub(crate) fn new(address: &str, method: &str, path: &str) -> Self {
         let head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
-        let request = Self { address: address.into(), head, body: None, described: false };
+        let request = Self { address: address.into(), head, body: None, is_described: false };
         request.header("Host", address)
     }
 
     /// Compares the response with the OpenAPI document of `hapax serve`.
-    pub(crate) fn described(mut self) -> Self {
-        self.described = true;
+    pub(crate) fn compared(mut self) -> Self {
+        self.is_described = true;
         self
     }
 
@@ -73,13 +73,7 @@ impl HttpRequest {
 
     #[track_caller]
     pub(crate) fn send(&self) -> HttpResponse {
-        let answer = self.begin().answer();
-        if self.described {
-            let mut words = self.head.split(' ');
-            let (method, path) = (words.next().unwrap(), words.next().unwrap());
-            schema::check(method, path, &answer);
-        }
-        answer
+        self.begin().answer()
     }
 
     /// The response, unless the server is gone.
@@ -89,12 +83,23 @@ impl HttpRequest {
         stream.write_all(&self.bytes()).ok()?;
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).ok().filter(|count| *count > 0)?;
-        HttpResponse::parse(&bytes)
+        let answer = HttpResponse::parse(&bytes)?;
+        if let Some((method, path)) = self.described() {
+            schema::check(&method, &path, &answer);
+        }
+        Some(answer)
     }
 
     /// Sends without waiting for the response.
     pub(crate) fn begin(&self) -> SentRequest {
-        SentRequest::new(&self.address, &self.bytes())
+        let sent = SentRequest::new(&self.address, &self.bytes());
+        SentRequest { described: self.described(), ..sent }
+    }
+
+    /// Method and path, if the response is to be compared with the OpenAPI document.
+    fn described(&self) -> Option<(String, String)> {
+        let mut words = self.head.split(' ').map(str::to_owned);
+        self.is_described.then(|| (words.next().unwrap(), words.next().unwrap()))
     }
 
     pub(crate) fn status(&self) -> u16 {
@@ -118,7 +123,11 @@ impl fmt::Display for HttpRequest {
     }
 }
 
-pub(crate) struct SentRequest(TcpStream);
+pub(crate) struct SentRequest {
+    stream: TcpStream,
+    /// Method and path of a request whose response is described by the OpenAPI document.
+    described: Option<(String, String)>,
+}
 
 impl SentRequest {
     pub(crate) fn new(address: &str, bytes: &[u8]) -> Self {
@@ -127,26 +136,31 @@ impl SentRequest {
         stream.set_write_timeout(Some(WAIT_TIMEOUT)).unwrap();
         // A server that refuses early may close before everything was sent.
         let _ = stream.write_all(bytes);
-        Self(stream)
+        Self { stream, described: None }
     }
 
+    #[track_caller]
     pub(crate) fn answer(mut self) -> HttpResponse {
         let mut bytes = Vec::new();
-        if let Err(error) = self.0.read_to_end(&mut bytes) {
+        if let Err(error) = self.stream.read_to_end(&mut bytes) {
             assert!(!bytes.is_empty(), "no response: {error}");
         }
-        HttpResponse::parse(&bytes)
-            .unwrap_or_else(|| panic!("no response: {}", String::from_utf8_lossy(&bytes)))
+        let answer = HttpResponse::parse(&bytes)
+            .unwrap_or_else(|| panic!("no response: {}", String::from_utf8_lossy(&bytes)));
+        if let Some((method, path)) = &self.described {
+            schema::check(method, path, &answer);
+        }
+        answer
     }
 
     /// Sends more; returns whether the connection took it.
     pub(crate) fn more(&mut self, bytes: &[u8]) -> bool {
-        self.0.write_all(bytes).is_ok()
+        self.stream.write_all(bytes).is_ok()
     }
 
     /// Waits until a response begins.
     pub(crate) fn first_byte(&mut self) {
-        self.0.read_exact(&mut [0]).unwrap();
+        self.stream.read_exact(&mut [0]).unwrap();
     }
 
     /// Reads one answer that has a length, and leaves the connection open.
@@ -157,34 +171,34 @@ impl SentRequest {
             answer.body.len() < length.expect("a number")
         }) {
             let mut byte = [0];
-            self.0.read_exact(&mut byte).unwrap();
+            self.stream.read_exact(&mut byte).unwrap();
             bytes.extend(byte);
         }
     }
 
     /// Whether the other side has neither answered nor closed.
     pub(crate) fn alive(&self) -> bool {
-        self.0.set_nonblocking(true).unwrap();
-        let quiet = self.0.peek(&mut [0]).is_err_and(|e| e.kind() == ErrorKind::WouldBlock);
-        self.0.set_nonblocking(false).unwrap();
+        self.stream.set_nonblocking(true).unwrap();
+        let quiet = self.stream.peek(&mut [0]).is_err_and(|e| e.kind() == ErrorKind::WouldBlock);
+        self.stream.set_nonblocking(false).unwrap();
         quiet
     }
 
     /// Everything until the other side closes.
     pub(crate) fn rest(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let _ = self.0.read_to_end(&mut bytes);
+        let _ = self.stream.read_to_end(&mut bytes);
         bytes
     }
 
     /// Whether the other side closes without sending anything.
     pub(crate) fn silence(mut self) -> bool {
         let mut bytes = Vec::new();
-        self.0.read_to_end(&mut bytes).is_ok() && bytes.is_empty()
+        self.stream.read_to_end(&mut bytes).is_ok() && bytes.is_empty()
     }
 
     pub(crate) fn hang_up(self) {
-        let _ = self.0.shutdown(Shutdown::Both);
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 

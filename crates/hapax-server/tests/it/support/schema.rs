@@ -3,16 +3,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
 use std::time::SystemTime;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::http::{HttpRequest, HttpResponse};
 use super::server::Server;
 
-/// Statuses of requests that reach no operation.
-const WITHOUT_OPERATION: [u16; 3] = [405, 408, 431];
+const PROBLEM: &str = "application/problem+json";
 
 /// The document. Tests run in processes of their own, so that one of them fetches it for all tests of
 /// this build; a request to the server under test would disturb what is counted there.
@@ -31,30 +30,84 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     answer.json()
 });
 
-/// Panics unless the response to a described request is as described.
+/// Responses that were compared in this process: method, template of the path, and status.
+static COMPARED: Mutex<BTreeSet<DescribedResponse>> = Mutex::new(BTreeSet::new());
+
+pub(crate) type DescribedResponse = (String, String, u16);
+
+/// The responses that were compared in this process.
+pub(crate) fn compared() -> BTreeSet<DescribedResponse> {
+    COMPARED.lock().unwrap().clone()
+}
+
+/// Every response of the document.
+pub(crate) fn described() -> BTreeSet<DescribedResponse> {
+    let paths = DOCUMENT["paths"].as_object().unwrap().iter();
+    let operations = paths.flat_map(|(path, item)| {
+        item.as_object().unwrap().iter().map(move |(method, operation)| (method, path, operation))
+    });
+    let responses = operations.flat_map(|(method, path, operation)| {
+        let statuses = operation["responses"].as_object().unwrap().keys();
+        statuses.map(move |status| (method.to_uppercase(), path.clone(), status.parse().unwrap()))
+    });
+    responses.collect()
+}
+
+/// Panics unless the response is as described.
 #[track_caller]
 pub(crate) fn check(method: &str, path: &str, response: &HttpResponse) {
-    let Some((template, operation)) = operation(method, path) else { return };
-    let status = response.status;
-    let what = format!("{method} {template}: {status}");
-    let Some(described) = operation["responses"].get(status.to_string()) else {
-        let elsewhere =
-            WITHOUT_OPERATION.contains(&status) || status >= 400 && !template.starts_with("/v1");
-        assert!(elsewhere, "{what} is not described: {}", response.text());
-        return;
-    };
+    let wrong = find_fault(method, path, response, true);
+    assert_eq!(wrong, None, "{method} {path}: {} {}", response.status, response.text());
+}
+
+/// Panics unless the head of a response, whose body is still to come, is as described.
+#[track_caller]
+pub(crate) fn check_head(method: &str, path: &str, response: &HttpResponse) {
+    let wrong = find_fault(method, path, response, false);
+    assert_eq!(wrong, None, "{method} {path}: {}", response.status);
+}
+
+/// Why a response is not as described. A path or method without an operation must be refused with
+/// a problem document; pages are not described, and neither is a preflight request of CORS.
+pub(crate) fn find_fault(
+    method: &str,
+    path: &str,
+    response: &HttpResponse,
+    has_body: bool,
+) -> Option<String> {
     let kind = response.header("content-type").map(|kind| kind.split(';').next().unwrap().trim());
-    let Some(contents) = described.get("content") else {
-        assert!(response.body.is_empty(), "{what} has no body: {}", response.text());
-        return;
+    let has_body = has_body && method != "HEAD";
+    let Some((template, operation)) = operation(method, path) else {
+        let is_page = ["/", "/openapi.json"].contains(&path) || path.starts_with("/docs");
+        if is_page || method == "OPTIONS" && response.status < 300 {
+            return None;
+        }
+        let refused = response.status >= 400 && kind == Some(PROBLEM);
+        let problem = json!({"$ref": "#/components/schemas/ProblemDocument"});
+        return match refused {
+            false => Some(format!("{} {kind:?} where no operation is described", response.status)),
+            true if has_body => mismatch(&problem, &response.json()),
+            true => None,
+        };
     };
-    let content = kind.and_then(|kind| contents.get(kind));
-    let content = content.unwrap_or_else(|| panic!("{what} is not described with {kind:?}"));
-    if kind.is_some_and(|kind| kind.ends_with("json")) && method != "HEAD" {
-        let (schema, body) = (&content["schema"], response.json());
-        let wrong = mismatch(schema, &body).or_else(|| undescribed_member(schema, &body));
-        assert_eq!(wrong, None, "{what}: {body}");
+    let status = response.status;
+    let Some(described) = operation["responses"].get(status.to_string()) else {
+        return Some(format!("{status} is not described"));
+    };
+    let seen = (method.replace("HEAD", "GET"), template.to_owned(), status);
+    COMPARED.lock().unwrap().insert(seen);
+    let Some(contents) = described.get("content") else {
+        return (!response.body.is_empty())
+            .then(|| format!("{status} is described without a body"));
+    };
+    let Some(content) = kind.and_then(|kind| contents.get(kind)) else {
+        return Some(format!("{status} is not described with {kind:?}"));
+    };
+    if !has_body || !kind.is_some_and(|kind| kind.ends_with("json")) {
+        return None;
     }
+    let (schema, body) = (&content["schema"], response.json());
+    mismatch(schema, &body).or_else(|| undescribed_member(schema, &body))
 }
 
 /// The operation of a request, with the template of its path.
@@ -69,7 +122,8 @@ fn operation(method: &str, path: &str) -> Option<(&'static str, &'static Value)>
     let paths = DOCUMENT["paths"].as_object()?.iter().filter(|(template, _)| fits(template));
     // A fixed segment wins over a parameter.
     let (template, item) = paths.min_by_key(|(template, _)| template.matches('{').count())?;
-    Some((template, item.get(method.to_lowercase())?))
+    // The router answers HEAD where it answers GET.
+    Some((template, item.get(method.replace("HEAD", "GET").to_lowercase())?))
 }
 
 fn resolve(schema: &Value) -> &Value {

@@ -97,7 +97,7 @@ impl Server {
     }
 
     pub(crate) fn ask(&self, method: &str, path: &str) -> HttpRequest {
-        HttpRequest::new(&self.address, method, path).described()
+        HttpRequest::new(&self.address, method, path).compared()
     }
 
     pub(crate) fn get(&self, path: &str) -> HttpRequest {
