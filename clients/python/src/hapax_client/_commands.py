@@ -82,7 +82,8 @@ class CommandSteps:
         if not isinstance(fingerprint, str) or len(fingerprint.encode()) > 255:
             raise InvalidRequest("fingerprint must be a str of at most 255 bytes")
         fields = {
-            "fingerprint": fingerprint,
+            # To the server an empty fingerprint is one, and none at all another.
+            **({"fingerprint": fingerprint} if fingerprint else {}),
             "lease_ms": millis(seconds("lease", lease, most=HOUR)),
             "retention_ms": millis(seconds("retention", retention, most=MAX_RETENTION)),
             "on_unknown": on_unknown,
