@@ -131,6 +131,7 @@ missing_packages() {
     ! needed nats || has nats-server || [[ -x /usr/sbin/nats-server ]] || echo nats-server
     ! needed rabbitmq || has rabbitmq-server || [[ -x /usr/sbin/rabbitmq-server ]] || echo rabbitmq-server
     ! needed openssl || has openssl || echo openssl
+    ! needed node || { has node && has npm; } || echo nodejs npm
     ! needed chromium || { has chromium && has chromedriver; } || echo chromium chromium-driver
     # The tests run the guides' curl lines as they are printed; --json needs curl 7.82.
     ! needed curl || has curl || echo curl
@@ -355,4 +356,5 @@ mkdir -p "$HAPAX_TEST_LOGS" && rm -f "$HAPAX_TEST_LOGS"/*
 run_tests --workspace
 step logs_name_nobody
 step deploy/check.sh
+step clients/typescript/test.sh
 report_skipped_tests
