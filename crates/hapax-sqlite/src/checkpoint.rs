@@ -3,6 +3,7 @@
 //! are waiters.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(crate) enum CheckpointSignal {
 pub(crate) struct Checkpointer {
     pub(crate) files: Arc<StoreFiles>,
     pub(crate) hub: WakeRegistry,
+    /// How long the WAL is by the writer's estimate; each checkpoint measures it.
+    pub(crate) wal_pages: Arc<AtomicUsize>,
     /// Weak, so that the writer ends with the last store handle.
     pub(crate) writer: WeakSender<WriterMessage>,
 }
@@ -68,8 +71,15 @@ impl Checkpointer {
     /// Drops the connection on failure; the writer signals again after its next batch.
     fn checkpoint(&self, connection: Option<FileConnection>) -> Option<FileConnection> {
         let connection = reuse_or_connect(connection, &self.files, connect).ok()?;
-        checkpoint(&connection, "PASSIVE").ok().map(|_| connection)
+        copy_wal(&connection, &self.wal_pages).ok().map(|()| connection)
     }
+}
+
+/// Copies as much of the WAL as nobody is in the way of, and stores its measured length.
+pub(crate) fn copy_wal(connection: &Connection, wal_pages: &AtomicUsize) -> StoreResult<()> {
+    let CheckpointResult { pages, .. } = checkpoint(connection, "PASSIVE")?;
+    wal_pages.store(pages, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Makes SQLite truncate the WAL file when it restarts.
@@ -81,17 +91,29 @@ pub(crate) fn limit_wal_size(connection: &Connection) -> StoreResult<()> {
 
 /// Copies the rest of the WAL and makes the next commit restart it. `false` where a reader was in
 /// the way; it is hardly waited for, and the WAL grows until a later try.
-pub(crate) fn restart_wal(connection: &Connection, lock_timeout: Duration) -> bool {
+pub(crate) fn restart_wal(
+    connection: &Connection,
+    lock_timeout: Duration,
+    wal_pages: &AtomicUsize,
+) -> bool {
     let _ = connection.busy_timeout(Duration::from_millis(5));
-    let restarted = checkpoint(connection, "RESTART");
+    let result = checkpoint(connection, "RESTART");
     let _ = connection.busy_timeout(lock_timeout);
-    restarted.unwrap_or(false)
+    let Ok(CheckpointResult { blocked, pages }) = result else { return false };
+    wal_pages.store(if blocked { pages } else { 0 }, Ordering::Relaxed);
+    !blocked
 }
 
-/// Whether the checkpoint ran without being blocked.
-fn checkpoint(connection: &Connection, mode: &str) -> StoreResult<bool> {
-    connection
-        .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(0))
-        .map(|busy: bool| !busy)
-        .map_err(store_error)
+struct CheckpointResult {
+    blocked: bool,
+    /// The length of the WAL.
+    pages: usize,
+}
+
+fn checkpoint(connection: &Connection, mode: &str) -> StoreResult<CheckpointResult> {
+    let result = connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
+        let pages = usize::try_from(row.get::<_, i64>(1)?).unwrap_or(0);
+        Ok(CheckpointResult { blocked: row.get(0)?, pages })
+    });
+    result.map_err(store_error)
 }

@@ -12,7 +12,7 @@ use hapax_core::{
 use rusqlite::{Row, params};
 
 use crate::SqliteStore;
-use crate::session::{Session, key_columns, to_i64};
+use crate::session::{Session, UnsignedColumns, key_columns, to_i64};
 use crate::tx::lock::{lock, try_lock};
 use crate::writer::WriteInfo;
 
@@ -135,14 +135,14 @@ pub(crate) fn decode_row(row: &Row<'_>) -> rusqlite::Result<ClaimRow> {
     Ok(ClaimRow {
         phase: ClaimPhase::from_code(row.get(0)?)
             .ok_or(rusqlite::Error::IntegralValueOutOfRange(0, row.get(0)?))?,
-        fence: Fence(row.get(1)?),
+        fence: Fence(row.unsigned(1)?),
         attempt: row.get(2)?,
         token: Token::presented(row.get_ref(3)?.as_str()?),
         fingerprint: row.get_ref(4)?.as_str_or_null()?.and_then(Fingerprint::new),
-        granted_at: Timestamp(row.get(5)?),
-        lease_end: Timestamp(row.get(6)?),
-        retention: Duration::from_millis(row.get(7)?),
-        expires_at: Timestamp(row.get(8)?),
+        granted_at: Timestamp(row.unsigned(5)?),
+        lease_end: Timestamp(row.unsigned(6)?),
+        retention: Duration::from_millis(row.unsigned(7)?),
+        expires_at: Timestamp(row.unsigned(8)?),
         value: Bytes::copy_from_slice(row.get_ref(9)?.as_blob()?),
     })
 }

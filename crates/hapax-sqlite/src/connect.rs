@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::error::store_error;
 use crate::files::{OpenFiles, StoreFiles, beside};
-use crate::session::{Session, SessionClock};
+use crate::session::{Session, SessionClock, UnsignedColumns};
 use crate::store_clock::StoreClock;
 use crate::{SqliteConfig, migrate};
 
@@ -188,10 +188,12 @@ fn configure(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result
     // Keep statement journals in memory instead of in temporary files.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     if let Some(bytes) = config.max_bytes {
-        let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        let page = connection.pragma_query_value(None, "page_size", |row| row.unsigned(0))?;
         let pages = i64::try_from((bytes / page).max(1)).unwrap_or(i64::MAX);
         connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
+    // The writer decides when the write-ahead log is copied; SQLite's automatic checkpoints would stall it.
+    connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
 }
 

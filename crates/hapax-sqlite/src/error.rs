@@ -15,7 +15,8 @@ pub(crate) fn store_error(error: rusqlite::Error) -> StoreError {
         Some(ErrorCode::DiskFull) => StoreError::Full { reason },
         // The shared-memory file beside the database could not grow.
         Some(ErrorCode::SystemIoFailure)
-            if error.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) =>
+            if error.sqlite_error().map(|error| error.extended_code)
+                == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) =>
         {
             StoreError::Full { reason }
         }

@@ -31,6 +31,7 @@ pub(crate) fn examine(
     findings.push(wal_size(&config.path));
     findings.push(writers(stats));
     findings.push(clock(config));
+    findings.push(engine_version(rusqlite::version_number()));
     Ok(findings)
 }
 
@@ -160,6 +161,56 @@ fn clock(config: &SqliteConfig) -> Finding {
     warning.unless(is_fine, "leases follow the machine's time since boot, which nobody can set")
 }
 
+/// Whether this SQLite can lose a commit that restarts the WAL during a checkpoint of another connection
+/// (<https://sqlite.org/wal.html#walresetbug>): versions before 3.51.3, except the fixed 3.44.6 and 3.50.7.
+pub(crate) fn has_wal_reset_bug(version: i32) -> bool {
+    let is_fixed = version >= 3_051_003
+        || (3_050_007..3_051_000).contains(&version)
+        || (3_044_006..3_045_000).contains(&version);
+    !is_fixed
+}
+
+/// The crate links whatever SQLite the other crates of the program need, which may be an old one.
+fn engine_version(version: i32) -> Finding {
+    let name = format!("{}.{}.{}", version / 1_000_000, version / 1000 % 1000, version % 1000);
+    let warning = Finding::warn(
+        "sqlite.version",
+        Promise::Durable,
+        format!(
+            "SQLite {name} can lose a commit, or damage the file, when two connections write and \
+             checkpoint in the same instant (its WAL-reset bug); this store itself does not do so"
+        ),
+        "build with rusqlite 0.39 or later (SQLite 3.51.3), or let one process alone have the file open, \
+         and through hapax alone",
+    );
+    warning.unless(!has_wal_reset_bug(version), format!("SQLite {name}"))
+}
+
 fn pragma<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> StoreResult<T> {
     connection.pragma_query_value(None, name, |row| row.get(0)).map_err(store_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax_core::Severity;
+
+    use super::*;
+
+    #[test]
+    fn fault_39_versions_with_the_wal_reset_bug_are_warned_of() {
+        for (version, name, warned) in [
+            (3_046_000, "3.46.0", true),
+            (3_051_002, "3.51.2", true),
+            (3_051_003, "3.51.3", false),
+            (3_050_006, "3.50.6", true),
+            (3_050_007, "3.50.7", false),
+            (3_044_006, "3.44.6", false),
+            (3_045_000, "3.45.0", true),
+            (3_053_002, "3.53.2", false),
+        ] {
+            let finding = engine_version(version);
+            assert!(finding.detail.contains(&format!("SQLite {name}")), "{finding:?}");
+            assert_eq!(finding.severity == Severity::Warn, warned, "{finding:?}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use rusqlite::params;
 
 use crate::SqliteStore;
 use crate::claims::decode_row;
-use crate::session::{Session, to_i64};
+use crate::session::{Session, UnsignedColumns, to_i64};
 
 /// How many tenants one page looks at: those without a claim of the kind cost time, too.
 const MAX_TENANTS: usize = 1000;
@@ -70,7 +70,7 @@ fn count_open(session: Session<'_>, kind: KeyKind) -> StoreResult<OpenClaims> {
         "SELECT phase = 2, lease_end > ?2, count(*) FROM hapax_claims \
          WHERE phase <> 1 AND kind = ?1 AND expires_at > ?2 GROUP BY 1, 2",
         params![kind.as_str(), now],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        |row| Ok((row.get(0)?, row.get(1)?, row.unsigned(2)?)),
     )?;
     let mut open = OpenClaims::default();
     for (failed, alive, count) in counts {

@@ -52,7 +52,9 @@ pub(crate) fn run_for_operators(
             let mut connection = open(files)?;
             let running = running.clone();
             let is_abandoned = move || running.is_abandoned();
-            connection.progress_handler(STEPS, Some(is_abandoned)).map_err(store_error)?;
+            // Versions of `rusqlite` differ in what this returns: nothing, or a result without errors.
+            let raw: &mut rusqlite::Connection = &mut connection;
+            let _ = raw.progress_handler(STEPS, Some(is_abandoned));
             Ok(connection)
         });
     }

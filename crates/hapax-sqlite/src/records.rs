@@ -8,7 +8,7 @@ use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Timest
 use rusqlite::{Row, params};
 
 use crate::SqliteStore;
-use crate::session::{Session, key_columns, to_i64};
+use crate::session::{Session, UnsignedColumns, key_columns, to_i64};
 use crate::tx::lock::lock;
 use crate::writer::WriteInfo;
 
@@ -116,11 +116,9 @@ impl CurrentVersion {
     }
 
     fn decode(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let version: u64 = row.get(0)?;
-        let expires_at: Option<u64> = row.get(1)?;
         Ok(Self {
-            version: Version::new(version.to_string()),
-            expires_at: expires_at.map(Timestamp),
+            version: Version::new(row.unsigned(0)?.to_string()),
+            expires_at: row.unsigned_or_null(1)?.map(Timestamp),
         })
     }
 

@@ -116,7 +116,35 @@ impl Session<'_> {
     pub(crate) fn next_sequence(&self) -> StoreResult<u64> {
         self.execute("UPDATE hapax_meta SET value = value + 1 WHERE name = 'sequence'", [])?;
         let sql = "SELECT value FROM hapax_meta WHERE name = 'sequence'";
-        self.one(sql, [], |row| row.get(0))
+        self.one(sql, [], |row| row.unsigned(0))
+    }
+}
+
+/// Columns without negative numbers. The engine's integers are signed, and not every supported version of
+/// `rusqlite` reads them as `u64`.
+pub(crate) trait UnsignedColumns {
+    /// A negative number is an error.
+    fn unsigned(&self, column: usize) -> rusqlite::Result<u64>;
+
+    /// As [`Self::unsigned`], for a column that may be `NULL`.
+    fn unsigned_or_null(&self, column: usize) -> rusqlite::Result<Option<u64>>;
+}
+
+impl UnsignedColumns for Row<'_> {
+    fn unsigned(&self, column: usize) -> rusqlite::Result<u64> {
+        let found = self.unsigned_or_null(column)?;
+        found.ok_or_else(|| {
+            rusqlite::Error::InvalidColumnType(column, String::new(), rusqlite::types::Type::Null)
+        })
+    }
+
+    fn unsigned_or_null(&self, column: usize) -> rusqlite::Result<Option<u64>> {
+        let found: Option<i64> = self.get(column)?;
+        let convert = |number: i64| {
+            let out_of_range = rusqlite::Error::IntegralValueOutOfRange(column, number);
+            u64::try_from(number).map_err(|_| out_of_range)
+        };
+        found.map(convert).transpose()
     }
 }
 

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::changes::ChangeReader;
 use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES};
 use crate::connect::FileConnection;
+use crate::examine::has_wal_reset_bug;
 use crate::files::StoreFiles;
 use crate::queued_call::{QueuedCall, run_on_thread};
 use crate::reader::{AbandonOnDrop, AbandonedFlag, RunningCall};
@@ -90,6 +91,7 @@ impl SqliteStore {
         let (readers, read) = mpsc::channel(config.max_waiting_calls);
         let (checkpointer, signals) = sync_channel(1);
         let (hub, stats) = (WakeRegistry::default(), Arc::<WriterStats>::default());
+        let wal_pages = Arc::<AtomicUsize>::default();
 
         let thread = Writer {
             reserve: DiskReserve::new(&config),
@@ -98,7 +100,8 @@ impl SqliteStore {
             stats: stats.clone(),
             checkpointer: checkpointer.clone(),
             connection: None,
-            wal_pages: Arc::default(),
+            wal_pages: wal_pages.clone(),
+            copies_wal: has_wal_reset_bug(rusqlite::version_number()),
             restart_at: RESTART_PAGES,
             failed_restarts: 0,
             data_version: None,
@@ -119,7 +122,8 @@ impl SqliteStore {
         let (files_, running_) = (files.clone(), running.clone());
         spawn("hapax-operator", move || reader::run_for_operators(&files_, calls, &running_))?;
 
-        let thread = Checkpointer { files, hub: hub.clone(), writer: writer.downgrade() };
+        let (writer_, hub_) = (writer.downgrade(), hub.clone());
+        let thread = Checkpointer { files, hub: hub_, wal_pages, writer: writer_ };
         spawn("hapax-checkpoint", move || thread.run(signals))?;
 
         let inner =

@@ -6,7 +6,7 @@ use hapax_core::{Key, StoreResult};
 use rusqlite::{Row, params};
 
 use super::job::JobRow;
-use crate::session::{Session, to_i64};
+use crate::session::{Session, UnsignedColumns, to_i64};
 
 pub(crate) fn attach(
     session: Session<'_>,
@@ -63,7 +63,7 @@ pub(crate) fn find_seq(
         "SELECT offset, seq FROM hapax_entries \
          WHERE job = ?1 AND offset >= ?2 AND seq <= ?3 ORDER BY seq DESC, offset LIMIT 1",
         params![job_row.id, to_i64(job_row.first), to_i64(seq)],
-        |row| Ok((row.get(0)?, row.get(1)?)),
+        |row| Ok((row.unsigned(0)?, row.unsigned(1)?)),
     )?;
     let found = found.map(|(offset, seq)| FoundSeq { seq, at: job_row.at(offset) });
     Ok(Some(SeqSearch { first: job_row.first, found }))
@@ -71,9 +71,9 @@ pub(crate) fn find_seq(
 
 fn decode_entry(job_row: &JobRow, row: &Row<'_>) -> rusqlite::Result<LogEntry> {
     Ok(LogEntry {
-        at: job_row.at(row.get(0)?),
+        at: job_row.at(row.unsigned(0)?),
         stage: row.get_ref(1)?.as_str()?.into(),
-        seq: row.get(2)?,
+        seq: row.unsigned(2)?,
         closes: row.get(3)?,
         payload: Bytes::copy_from_slice(row.get_ref(4)?.as_blob()?),
     })

@@ -4,7 +4,7 @@ use hapax_core::log::{Appended, Cursor, Epoch, Epochs, LogEvent, MAX_NUMBER};
 use hapax_core::{Key, StoreResult, Timestamp};
 use rusqlite::{Row, params};
 
-use crate::session::{Session, to_i64};
+use crate::session::{Session, UnsignedColumns, to_i64};
 
 pub(super) struct JobRow {
     pub(super) id: i64,
@@ -34,12 +34,12 @@ impl JobRow {
         Ok(Self {
             id: row.get(0)?,
             epochs: epochs.map_err(|_| rusqlite::Error::InvalidQuery)?,
-            first: row.get(2)?,
-            last: row.get(3)?,
+            first: row.unsigned(2)?,
+            last: row.unsigned(3)?,
             closed: row.get(4)?,
             state: row.get(5)?,
-            state_seq: row.get(6)?,
-            expires_at: Timestamp(row.get(7)?),
+            state_seq: row.unsigned(6)?,
+            expires_at: Timestamp(row.unsigned(7)?),
         })
     }
 
@@ -99,7 +99,7 @@ impl JobRow {
             "SELECT offset, fingerprint = ?4 FROM hapax_entries \
              WHERE job = ?1 AND stage = ?2 AND seq = ?3",
             params![self.id, &*event.stage, to_i64(event.seq), event.fingerprint.as_str()],
-            |row| Ok((row.get(0)?, row.get(1)?)),
+            |row| Ok((row.unsigned(0)?, row.get(1)?)),
         )?;
         Ok(match before {
             Some((offset, true)) => Some(Appended::Duplicate(self.at(offset))),
@@ -123,7 +123,7 @@ fn next_epoch(session: Session<'_>, now: Timestamp) -> StoreResult<Epoch> {
         [to_i64(now.0.min(MAX_NUMBER))],
     )?;
     let sql = "SELECT value FROM hapax_meta WHERE name = 'epoch'";
-    session.one(sql, [], |row| row.get(0)).map(Epoch)
+    session.one(sql, [], |row| row.unsigned(0)).map(Epoch)
 }
 
 fn job_columns(job: &Key) -> [&str; 3] {

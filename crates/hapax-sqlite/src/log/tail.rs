@@ -5,7 +5,7 @@ use hapax_core::{Key, StoreResult, Timestamp};
 use rusqlite::params;
 
 use crate::error::column_error;
-use crate::session::{Session, to_i64};
+use crate::session::{Session, UnsignedColumns, to_i64};
 
 pub(crate) fn tail(
     session: Session<'_>,
@@ -75,7 +75,11 @@ impl PartitionReader<'_> {
             let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
             let job = Key::stored(text(2)?, "job", text(3)?, text(4)?)
                 .ok_or(rusqlite::Error::InvalidQuery)?;
-            changes.push(TailChange { job, offset: row.get(1)?, position: position(row.get(0)?) });
+            changes.push(TailChange {
+                job,
+                offset: row.unsigned(1)?,
+                position: position(row.get(0)?),
+            });
         }
         Ok((changes, expired))
     }

@@ -9,7 +9,7 @@ use hapax_core::{StoreResult, Timestamp};
 use rusqlite::params;
 
 use super::item;
-use crate::session::{Session, to_i64};
+use crate::session::{Session, UnsignedColumns, to_i64};
 
 /// A lease ends with the item that brings it to this many bytes.
 const MAX_BYTES: usize = 8 << 20;
@@ -58,8 +58,7 @@ impl LeaseCall<'_> {
     fn held_by_token(&self) -> StoreResult<Vec<LeasedItem>> {
         let token = self.take.token.as_str();
         let sql = "SELECT ends_at FROM hapax_leases WHERE queue = ?1 AND token = ?2";
-        let ends_at: Option<u64> =
-            self.session.first(sql, [self.queue, token], |row| row.get(0))?;
+        let ends_at = self.session.first(sql, [self.queue, token], |row| row.unsigned(0))?;
         match ends_at {
             None => return Ok(Vec::new()),
             Some(end) if end <= self.now.0 => {

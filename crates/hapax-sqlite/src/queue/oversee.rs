@@ -5,7 +5,7 @@ use hapax_core::{StoreResult, Tenant, Timestamp};
 use rusqlite::{Row, params};
 
 use super::{item, state};
-use crate::session::{Session, to_i64};
+use crate::session::{Session, UnsignedColumns, to_i64};
 
 pub(crate) fn depth(
     session: Session<'_>,
@@ -16,18 +16,18 @@ pub(crate) fn depth(
     let mut depth = QueueDepth::default();
     for state in 0..=state::DEAD {
         // Two texts: `?3 IS NULL OR …` in one of them would be evaluated for every row.
-        let count: u64 = match tenant {
+        let count = match tenant {
             None => session.one(
                 "SELECT count(*) FROM hapax_outbox \
                  WHERE queue = ?1 AND state <= 5 AND state = ?2",
                 params![queue, state],
-                |row| row.get(0),
+                |row| row.unsigned(0),
             ),
             Some(tenant) => session.one(
                 "SELECT count(*) FROM hapax_outbox \
                  WHERE queue = ?1 AND state <= 5 AND state = ?2 AND tenant = ?3",
                 params![queue, state, tenant],
-                |row| row.get(0),
+                |row| row.unsigned(0),
             ),
         }?;
         match state {
@@ -36,12 +36,12 @@ pub(crate) fn depth(
             _ => depth.dead += count,
         }
     }
-    let lapsed: u64 = session.one(
+    let lapsed = session.one(
         "SELECT count(*) FROM hapax_leases AS l JOIN hapax_outbox AS o ON o.token = l.token \
          WHERE l.queue = ?1 AND l.ends_at <= ?3 AND o.queue = ?1 AND o.state <= 3 \
            AND o.state = 3 AND (?2 IS NULL OR o.tenant = ?2)",
         params![queue, tenant, to_i64(now.0)],
-        |row| row.get(0),
+        |row| row.unsigned(0),
     )?;
     depth.in_flight -= lapsed;
     depth.waiting += lapsed;
@@ -51,7 +51,7 @@ pub(crate) fn depth(
              WHERE queue = ?1 AND state <= 5 AND state = ?3 AND (?2 IS NULL OR tenant = ?2) \
              ORDER BY seq LIMIT 1",
             params![queue, tenant, state],
-            |row| row.get(0).map(Timestamp),
+            |row| row.unsigned(0).map(Timestamp),
         )?;
         depth.oldest_age = depth.oldest_age.max(oldest.map(|at| session.wall().since(at)));
     }
@@ -82,7 +82,7 @@ fn decode_dead_letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
         key: item::shared_text(row.get_ref(1)?),
         attempts: row.get(2)?,
         reason: item::shared_text(row.get_ref(3)?).unwrap_or_default(),
-        at: Timestamp(row.get::<_, Option<u64>>(4)?.unwrap_or(0)),
+        at: Timestamp(row.unsigned_or_null(4)?.unwrap_or(0)),
         topic: item::shared_text(row.get_ref(5)?).unwrap_or_default(),
     })
 }

@@ -9,7 +9,7 @@ use rusqlite::params;
 
 use super::lease::{json_list, set_lease_end};
 use super::state;
-use crate::session::{Session, to_i64};
+use crate::session::{Session, UnsignedColumns, to_i64};
 
 /// Renews the lease of all items that the token holds. Items whose lease ran out, and that were not
 /// leased again since, are held again.
@@ -21,11 +21,11 @@ pub(crate) fn renew(
 ) -> StoreResult<u64> {
     let end = session.now()?.plus(lease);
     let holder = [token.as_str(), queue.as_str()];
-    let held: u64 = session.one(
+    let held = session.one(
         "SELECT count(*) FROM hapax_outbox \
          WHERE token = ?1 AND queue = ?2 AND state <= 3 AND token IS NOT NULL",
         holder,
-        |row| row.get(0),
+        |row| row.unsigned(0),
     )?;
     if held > 0 {
         session.execute(

@@ -32,7 +32,8 @@ impl Bench {
             counter.fetch_add(1, Ordering::Relaxed);
             false
         };
-        connection.progress_handler(GRAIN, Some(count)).unwrap();
+        let raw: &mut Connection = &mut connection;
+        let _ = raw.progress_handler(GRAIN, Some(count));
         Self { connection, clock: ManualClock::default(), queue: QueueName::outbox(), steps }
     }
 

@@ -6,6 +6,7 @@ use hapax_core::StoreResult;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, TransactionState};
 
 use crate::error::{internal_error, store_error};
+use crate::session::UnsignedColumns;
 
 /// Takes the write lock before anything is read, so that decisions are made on the stored rows and
 /// not on an old snapshot of the caller's transaction. Waits as long as the caller's busy timeout.
@@ -18,8 +19,8 @@ pub(crate) fn try_lock(connection: &Connection) -> StoreResult<bool> {
     if is_held(connection)? {
         return Ok(true);
     }
-    let timeout: u64 = connection
-        .pragma_query_value(None, "busy_timeout", |row| row.get(0))
+    let timeout = connection
+        .pragma_query_value(None, "busy_timeout", |row| row.unsigned(0))
         .map_err(store_error)?;
     connection.busy_timeout(Duration::ZERO).map_err(store_error)?;
     let taken = take(connection);

@@ -42,7 +42,7 @@ fn transaction_duplicate_never_waits() {
     let told = second.hapax().claim(&command("a"), &ask()).unwrap();
     assert!(matches!(told, Claimed::Busy { .. }));
     drop(second);
-    let kept: u64 = two.pragma_query_value(None, "busy_timeout", |row| row.get(0)).unwrap();
+    let kept: i64 = two.pragma_query_value(None, "busy_timeout", |row| row.get(0)).unwrap();
     assert_eq!(kept, 3_600_000);
 
     first.rollback().unwrap();
