@@ -49,7 +49,7 @@ fn member(file: &Path) -> Consumer {
 /// Writes the effect and the group's progress in one transaction.
 fn effect(shop: &mut Connection, delivery: &EventDelivery) -> Result<EventOutcome, HandlerError> {
     let transaction = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let (job, seq) = (delivery.job.name(), delivery.entry.seq);
+    let (job, seq) = (delivery.job.name(), i64::try_from(delivery.entry.seq)?);
     transaction.execute("INSERT INTO effects (job, seq) VALUES (?1, ?2)", (job, seq))?;
     let at = &delivery.progress;
     match transaction.hapax().put(&at.key, at.value.clone(), &at.expect, None)? {
