@@ -135,6 +135,12 @@ def key() -> str:
     return uuid.uuid4().hex
 
 
+@pytest.fixture
+def frequent_renewal(monkeypatch) -> None:
+    """Renews every tenth of a second in a minute: seen soon, and no stalled machine loses the lease."""
+    monkeypatch.setattr("hapax_client._lease.RENEWALS", 600)
+
+
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch):
     for name in ("HAPAX_URL", "HAPAX_SERVER", "HAPAX_TOKEN"):
@@ -144,5 +150,3 @@ def no_settings_from_outside(monkeypatch):
 def run_python(code: str, *arguments: str, **options) -> subprocess.Popen:
     """A Python process that has this package."""
     return subprocess.Popen([sys.executable, "-c", code, *arguments], **options)
-
-

@@ -48,7 +48,9 @@ def test_expired_command_is_unknown_until_it_is_rerun(client, key):
     assert command.begin(on_unknown="rerun").attempt == 2
 
 
-@pytest.mark.parametrize("odd", ["a/b", "..", ".", "a%2Fb", "a?b#c", "a&b;c", "käse".encode().hex(), "~!{}"])
+@pytest.mark.parametrize(
+    "odd", ["a/b", "..", ".", "a%2Fb", "a?b#c", "a&b;c", "käse".encode().hex(), "~!{}"]
+)
 def test_command_with_odd_key_is_found_again(local, key, odd):
     command = local.command(odd, odd + key)
     begun = command.begin()

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from ._client import AsyncClient, Client, aconnect, connect
 from ._commands import Answer, AsyncCommand, Begun, Command
+from ._events import Event, Published
+from ._inbox import AsyncInbox, Inbox
+from ._locks import AsyncLock, Lock
+from ._records import AsyncRecord, Record, Version
 from .errors import (
     Busy,
     EventRefused,
@@ -29,6 +33,15 @@ from .errors import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncInbox",
+    "AsyncLock",
+    "AsyncRecord",
+    "Event",
+    "Inbox",
+    "Lock",
+    "Published",
+    "Record",
+    "Version",
     "Answer",
     "AsyncClient",
     "AsyncCommand",

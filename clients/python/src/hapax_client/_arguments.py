@@ -41,7 +41,9 @@ def seconds(argument: str, value: Any, *, most: float, least: float = 0.001) -> 
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidRequest(f"{argument} must be seconds or a timedelta, not {type(value).__name__}")
+        raise InvalidRequest(
+            f"{argument} must be seconds or a timedelta, not {type(value).__name__}"
+        )
     if not least <= value <= most:
         raise InvalidRequest(f"{argument} must be {least:g} to {most:g} seconds, not {value:g}")
     return float(value)

@@ -109,7 +109,9 @@ class CommandSteps:
     def renew(self, token: str, lease: Seconds = 30) -> Steps[None]:
         """Extends the lease from now on; raises Lost where the claim is another's by now."""
         body = {"token": _token(token), "lease_ms": millis(seconds("lease", lease, most=HOUR))}
-        yield from send(Request("PATCH", self._path, encode_json("token", body)), total=_total(lease))
+        yield from send(
+            Request("PATCH", self._path, encode_json("token", body)), total=_total(lease)
+        )
 
     @sync_or_async
     def get(self) -> Steps[Optional[dict[str, Any]]]:
@@ -178,5 +180,8 @@ def answer_from(shown: dict[str, Any]) -> Answer:
     body = base64.b64decode(encoded) if encoded is not None else shown.get("body", "").encode()
     expires = shown.get("expires_in_ms")
     return Answer(
-        shown["status"], shown.get("headers") or {}, body, None if expires is None else expires / 1000
+        shown["status"],
+        shown.get("headers") or {},
+        body,
+        None if expires is None else expires / 1000,
     )

@@ -74,7 +74,9 @@ def check_token(token: object) -> Optional[str]:
     if token is None or token == "":
         return None
     if not isinstance(token, str) or any(not "!" <= character <= "~" for character in token):
-        raise InvalidRequest("token must be a str of printable ASCII, as `hapax token new` prints it")
+        raise InvalidRequest(
+            "token must be a str of printable ASCII, as `hapax token new` prints it"
+        )
     return token
 
 

@@ -12,7 +12,9 @@ from ._protocol import Request, Response, TransportFailure
 # Requests that wait for another owner have connections of their own: they would otherwise take the
 # last ones, and the owner could neither renew nor complete.
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=5.0)
-WAITING_LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=20, keepalive_expiry=5.0)
+WAITING_LIMITS = httpx.Limits(
+    max_connections=1000, max_keepalive_connections=20, keepalive_expiry=5.0
+)
 
 # The server sends a comment every 15 s on an event stream on which nothing happens.
 STREAM_SILENCE = 60.0
@@ -44,7 +46,9 @@ def request_arguments(request: Request, address: Address, timeout: float) -> dic
 
 
 def response_from(response: httpx.Response, body: Optional[bytes] = None) -> Response:
-    return Response(response.status_code, response.headers, response.content if body is None else body)
+    return Response(
+        response.status_code, response.headers, response.content if body is None else body
+    )
 
 
 def failure_from(error: httpx.HTTPError, address: Address) -> TransportFailure:

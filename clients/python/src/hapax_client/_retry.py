@@ -14,6 +14,9 @@ FIRST_PAUSE = 0.1
 # The longest that all attempts and pauses of one request take together, beyond its own wait.
 TOTAL = 15.0
 
+# The server refused the request before it did anything.
+_REFUSED = {"too-many-requests", "overloaded", "shutting-down", "request-timeout"}
+
 
 def send(request: Request, *, attempts: int = ATTEMPTS, total: float = TOTAL) -> Steps[Response]:
     """Returns the answer, if its status is below 400; raises a `HapaxError` otherwise.
@@ -32,7 +35,10 @@ def send(request: Request, *, attempts: int = ATTEMPTS, total: float = TOTAL) ->
             if response.status < 400:
                 return response
             error = error_from(response)
+            # A store that did not answer may have written.
+            may_have_acted = error.code not in _REFUSED
             may_repeat = isinstance(error, StoreUnavailable) and error.retryable
+            may_repeat = may_repeat and (request.repeatable or not may_have_acted)
         pause = _pause(attempt, error)
         if not may_repeat or attempt == attempts or time.monotonic() + pause > deadline:
             raise error
@@ -41,7 +47,9 @@ def send(request: Request, *, attempts: int = ATTEMPTS, total: float = TOTAL) ->
 
 
 def _unreachable(failure: TransportFailure, retryable: bool) -> HapaxError:
-    advice = "" if retryable else "; the request may have been executed: read before you write again"
+    advice = (
+        "" if retryable else "; the request may have been executed: read before you write again"
+    )
     return StoreUnavailable(f"no answer from the server: {failure}{advice}", retryable=retryable)
 
 
