@@ -12,6 +12,7 @@ from ._client import AsyncClient, Client, aconnect, connect
 from ._commands import Answer, AsyncCommand, Begun, Command
 from ._events import Event, Published
 from ._inbox import AsyncInbox, Inbox
+from ._keyed_request import Settings
 from ._locks import AsyncLock, Lock
 from ._records import AsyncRecord, Record, Version
 from .errors import (
@@ -57,6 +58,7 @@ __all__ = [
     "Missing",
     "OutcomeUnknown",
     "ResultNotKept",
+    "Settings",
     "StoreUnavailable",
     "Unauthorized",
     "UnsupportedServer",

@@ -16,6 +16,14 @@ HOUR = 3600.0
 MAX_RETENTION = 366 * 24 * HOUR
 
 
+def check_operation(value: Any) -> str:
+    """The name of an operation. It may have spaces inside: `POST /orders`."""
+    if isinstance(value, str) and value.strip(" ") == value:
+        check_name("operation", value.replace(" ", "_"))
+        return value
+    return check_name("operation", value)
+
+
 def check_name(argument: str, value: Any) -> str:
     """A name or key as the server takes it: 1 to 255 bytes of printable ASCII."""
     if not isinstance(value, str):

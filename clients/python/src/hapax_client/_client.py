@@ -13,10 +13,12 @@ from ._events import RECONNECT_FOR, Event, Published, follow_steps, publish_step
 from ._inbox import AsyncInbox, Inbox
 from ._locks import AsyncLock, Lock
 from ._once import FingerprintSource, KeySource, OnceOptions, once_async, once_sync
+from ._protocol import Steps
 from ._records import AsyncRecord, Record
 from ._transport import AsyncTransport, SyncTransport
 from .errors import InvalidRequest
 
+T = TypeVar("T")
 # The longest that the server may take for a request, beyond what the request asks it to wait.
 TIMEOUT = 10.0
 
@@ -126,6 +128,13 @@ class Client:
         Missing events are told by an event of the kind `gap`.
         """
         return self._transport.iterate(follow_steps(domain, job_id, last_event_id, reconnect_for))
+    def run(self, steps: Steps[T]) -> T:
+        """Drives an operation that is written as steps."""
+        return self._transport.run(steps)
+
+    def for_asyncio(self) -> AsyncClient:
+        """The twin of this client for asyncio: the same server and token."""
+        return AsyncClient(self._transport.for_asyncio())
 
     def close(self) -> None:
         """Closes the connections. A later call opens new ones."""
@@ -246,6 +255,9 @@ class AsyncClient:
         Missing events are told by an event of the kind `gap`.
         """
         return self._transport.iterate(follow_steps(domain, job_id, last_event_id, reconnect_for))
+    async def run(self, steps: Steps[T]) -> T:
+        """Drives an operation that is written as steps."""
+        return await self._transport.run(steps)
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop. A later call opens new ones."""

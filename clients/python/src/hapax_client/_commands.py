@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
-from ._arguments import HOUR, MAX_RETENTION, Seconds, check_name, encode_json, millis, path, seconds
+from ._arguments import (
+    HOUR,
+    MAX_RETENTION,
+    Seconds,
+    check_name,
+    check_operation,
+    encode_json,
+    millis,
+    path,
+    seconds,
+)
 from ._dual import AsyncBound, SyncBound, sync_or_async
 from ._protocol import Request, Response, Steps
 from ._retry import send
@@ -59,7 +69,7 @@ class CommandSteps:
     key: str
 
     def _name(self, operation: Any, key: Any) -> None:
-        self.operation = check_name("operation", operation)
+        self.operation = check_operation(operation)
         self.key = check_name("key", key)
 
     @property

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, TypeVar, Union
 
-from ._arguments import HOUR, MAX_RETENTION, Seconds, check_name, seconds
+from ._arguments import HOUR, MAX_RETENTION, Seconds, check_name, check_operation, seconds
 from ._commands import MAX_WAIT, Answer, AsyncCommand, Begun, Command, CommandSteps
 from ._json_values import fingerprint_of, from_json, to_json
 from ._lease import Lease, RenewalTask, RenewalThread, log, run_to_end
@@ -44,7 +44,7 @@ class OnceOptions:
         on_replay: Optional[Callable[[Any], Any]] = None,
         store_exceptions: tuple[type[Exception], ...] = (),
     ) -> None:
-        self.operation = check_name("operation", operation)
+        self.operation = check_operation(operation)
         self.lease = seconds("lease", lease, most=HOUR)
         self.retention = seconds("retention", retention, most=MAX_RETENTION)
         self.wait = seconds("wait", wait, most=MAX_WAIT, least=0)

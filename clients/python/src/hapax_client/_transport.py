@@ -55,6 +55,10 @@ class SyncTransport:
         self._lock = threading.Lock()
         self._clients: dict[bool, httpx.Client] = {}
 
+    def for_asyncio(self) -> AsyncTransport:
+        """A transport to the same server."""
+        return AsyncTransport(self.endpoint, self._timeout)
+
     def run(self, steps: Steps[T], pause: Callable[[float], Any] = time.sleep) -> T:
         """Drives an operation to its result."""
         try:
