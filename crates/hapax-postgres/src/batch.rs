@@ -55,17 +55,6 @@ struct Shared<O: BatchOperation> {
     queue_state: Mutex<BatchQueue<O>>,
 }
 
-/// Runs one operation outside of a batcher.
-pub(crate) async fn run_single<O: BatchOperation, S: SqlSession>(
-    session: &mut S,
-    item: &O::Item,
-) -> SqlResult<O::Answer> {
-    let mut answers = [None];
-    O::run(session, std::slice::from_ref(item), &mut answers).await?;
-    let [answer] = answers;
-    Ok(answer.ok_or_else(no_answer_error)?)
-}
-
 /// The waiting operations, and the keys of the running ones.
 struct BatchQueue<O: BatchOperation> {
     queue: VecDeque<QueuedOperation<O>>,

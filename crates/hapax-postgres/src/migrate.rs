@@ -18,6 +18,10 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0002_log.sql"),
     include_str!("../migrations/0003_queue.sql"),
     include_str!("../migrations/0004_sweep_and_queue.sql"),
+    concat!(
+        include_str!("../migrations/0005_functions.sql"),
+        include_str!("../migrations/0005_interface.sql")
+    ),
 ];
 
 /// The schema version that this hapax reads and writes.

@@ -13,6 +13,10 @@ use crate::error::SqlResult;
 use crate::row::{self, KeyParams};
 use crate::tx::lock::LockRetry;
 
+/// `NO_VERSION` expects that there is no record, NULL expects nothing.
+const PUT: &str = "SELECT is_locked, version, created \
+     FROM hapax_put_record($1, $2, $3, $4, $5, $6, $7, $8, false)";
+
 /// A version that the sequence never returns.
 const NO_VERSION: i64 = -1;
 
@@ -61,20 +65,15 @@ pub(crate) async fn put<S: SqlSession>(
     expect: &Expect,
     ttl: Option<Duration>,
 ) -> SqlResult<Put> {
+    if matches!(expect, Expect::Version(version) if version_number(version) == NO_VERSION) {
+        return Ok(Put::Conflict);
+    }
     let (keys, value, ttl) = (KeyParams::one(key), &value[..], ttl.map(row::duration));
-    let (any, expected) = (*expect == Expect::Any, expected_version(expect));
-    let (sql, params) = match expect {
-        Expect::Version(_) => {
-            (include_str!("sql/replace.sql"), keys.with(&[&value, &ttl, &expected]))
-        }
-        Expect::Any | Expect::Absent => {
-            (include_str!("sql/put.sql"), keys.with(&[&value, &ttl, &any]))
-        }
-    };
+    let expected = expected_version(expect);
     loop {
-        let rows = session.rows(sql, &params).await?;
+        let rows = session.rows(PUT, &keys.with(&[&value, &ttl, &expected])).await?;
         let answer = row::only(&rows)?;
-        if !answer.try_get::<bool>("mine")? {
+        if answer.try_get::<bool>("is_locked")? {
             retry.wait().await?;
             continue;
         }

@@ -176,6 +176,6 @@ fn busy(ask: &ClaimRequest) -> Claimed {
     Claimed::Busy { lease_left: OPEN_TRANSACTION.min(ask.lease) }
 }
 
-fn fingerprint(ask: &ClaimRequest) -> Option<&[u8]> {
+pub(super) fn fingerprint(ask: &ClaimRequest) -> Option<&[u8]> {
     ask.fingerprint.as_ref().map(|f| f.as_str().as_bytes())
 }

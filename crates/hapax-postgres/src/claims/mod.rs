@@ -1,6 +1,7 @@
 //! `Claims` on PostgreSQL: concurrent claims and steps are batched into one statement each.
 
 pub(crate) mod claim;
+pub(crate) mod function;
 pub(crate) mod step;
 
 use async_trait::async_trait;

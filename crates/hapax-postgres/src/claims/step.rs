@@ -21,7 +21,7 @@ pub(crate) struct StepCall {
 }
 
 /// The code in `step.sql`: the phase to come, or 3 to delete the row.
-fn code(step: &ClaimStep) -> i16 {
+pub(super) fn code(step: &ClaimStep) -> i16 {
     match step {
         ClaimStep::Extend(_) => 0,
         ClaimStep::Settle(_) => 1,
@@ -30,11 +30,11 @@ fn code(step: &ClaimStep) -> i16 {
     }
 }
 
-fn lease(step: &ClaimStep) -> i64 {
+pub(super) fn lease(step: &ClaimStep) -> i64 {
     if let ClaimStep::Extend(lease) = step { row::duration(*lease) } else { 0 }
 }
 
-fn value(step: &ClaimStep) -> &[u8] {
+pub(super) fn value(step: &ClaimStep) -> &[u8] {
     if let ClaimStep::Settle(value) = step { value } else { &[] }
 }
 

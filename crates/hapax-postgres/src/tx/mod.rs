@@ -18,9 +18,6 @@ use hapax_core::{
 };
 use tokio_postgres::Transaction;
 
-use crate::batch::run_single;
-use crate::claims::claim::{ClaimBatch, ClaimCall};
-use crate::claims::step::{StepBatch, StepCall};
 use crate::connect::session::{Params, SqlRow, SqlSession, typed};
 use crate::error::SqlResult;
 use crate::{claims, records};
@@ -123,8 +120,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
 
     /// Asks for the claim. Never waits for another transaction.
     pub async fn claim(&mut self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
-        let call = ClaimCall { key: key.clone(), ask: ask.clone() };
-        run_with_timeout(self.timeout, run_single::<ClaimBatch, _>(self.tx, &call)).await
+        run_with_timeout(self.timeout, claims::function::claim(self.tx, key, ask)).await
     }
 
     /// Makes the lease of a pending claim end `lease` from now.
@@ -176,11 +172,10 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
     }
 
     async fn step(&mut self, key: &Key, token: &Token, step: ClaimStep) -> StoreResult<Step> {
-        let call = StepCall { key: key.clone(), token: token.clone(), step };
         let mut retry = LockRetry::new(self.timeout);
         run_with_timeout(self.timeout, async {
             loop {
-                match run_single::<StepBatch, _>(self.tx, &call).await? {
+                match claims::function::step(self.tx, key, token, &step).await? {
                     Some(step) => return Ok(step),
                     None => retry.wait().await?,
                 }

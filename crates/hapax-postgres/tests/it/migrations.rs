@@ -16,7 +16,7 @@ async fn migrate_from_eight_nodes_runs_once() {
     }
     assert_eq!(nodes.join_all().await.len(), 8);
     let rows = SERVER.psql_in("migrations", "SELECT name, value FROM hapax_meta ORDER BY name");
-    assert_eq!(rows, "partitions|256\nschema|4");
+    assert_eq!(rows, "partitions|256\nschema|5");
 }
 
 /// Tables of the first version, with a claim in them.
