@@ -23,8 +23,13 @@
 //!     Arc::new(Memory { store: MemoryStore::new(clock.clone()), clock }) as Arc<dyn StoreUnderTest>
 //! }));
 //! ```
+//!
+//! Some laws need more of the test than a clock that advances: a connection that loses answers, a clock that
+//! goes back, a server that loses writes. Each runs where [`StoreUnderTest`] offers that, and `check` prints which
+//! ones did not run.
 
 mod claims;
+mod clock_steps;
 mod context;
 mod faulty_store;
 mod history;
@@ -36,8 +41,10 @@ mod records;
 mod suite;
 mod wrapped_store;
 
+pub use clock_steps::WallClock;
 pub use faulty_store::{Fault, FaultInjector, FaultyStore};
 pub use history::check_histories;
+pub use log::{FailoverServer, FailoverStore};
 pub use lost_answers::{LossyConnection, LossyStore};
-pub use suite::{StoreUnderTest, check, scale};
+pub use suite::{StoreUnderTest, check, check_only, scale};
 pub use wrapped_store::{StorePart, StoreWrapper, WrappedStore};

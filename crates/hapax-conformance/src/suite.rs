@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use hapax_core::Store;
 use tokio::sync::Semaphore;
 
+use crate::clock_steps::{self, WallClock};
 use crate::context::LawContext;
+use crate::log::FailoverStore;
 use crate::lost_answers::LossyStore;
 use crate::{claims, log, lost_answers, oversight, queue, records};
 
@@ -32,6 +34,19 @@ pub trait StoreUnderTest: Send + Sync + 'static {
     /// Opens a handle over a connection that can lose answers. The laws about lost answers run only
     /// on a store that has one; a store without a connection (SQLite) has none.
     async fn lossy(&self) -> Option<LossyStore> {
+        None
+    }
+
+    /// The clock that the store reads, if the test can set it. The laws about a clock that goes back run
+    /// only then: PostgreSQL and Redis read the clock of their server's machine, which no test may set.
+    /// Where it steps, their leases and retentions step with it, which `hapax serve` reports.
+    fn wall_clock(&self) -> Option<Arc<dyn WallClock>> {
+        None
+    }
+
+    /// Opens a store, which no other law uses, on a server that can lose acknowledged writes. The laws about
+    /// epochs run only on a store that has one; SQLite has no replica that it could fail over to.
+    async fn failover(&self) -> Option<FailoverStore> {
         None
     }
 }
@@ -69,16 +84,55 @@ where
     F: Fn() -> S,
     S: Future<Output = Arc<dyn StoreUnderTest>>,
 {
-    let mut laws: Vec<_> = [records::LAWS, oversight::LAWS, lost_answers::LAWS].concat();
+    let subject = make().await;
+    if subject.lossy().await.is_none() {
+        report_skipped(lost_answers::LAWS, "the store has no lossy connection");
+    }
+    if subject.wall_clock().is_none() {
+        report_skipped(clock_steps::LAWS, "the test cannot set the store's clock");
+    }
+    if subject.failover().await.is_none() {
+        report_skipped(log::FAILOVER_LAWS, "the store has no server that loses writes");
+    }
+    run(all_laws(), make).await;
+}
+
+/// Runs the laws with these names alone: for a store that has passed [`check`] and for which only they are
+/// another question in another setting.
+///
+/// # Panics
+/// If laws are broken, with their names, and if there is no law with one of the names.
+pub async fn check_only<F, S>(names: &[&str], make: F)
+where
+    F: Fn() -> S,
+    S: Future<Output = Arc<dyn StoreUnderTest>>,
+{
+    let mut laws = all_laws();
+    for name in names {
+        assert!(laws.iter().any(|(law, _)| law == name), "there is no law {name}");
+    }
+    laws.retain(|(law, _)| names.contains(law));
+    run(laws, make).await;
+}
+
+fn all_laws() -> Vec<Law> {
+    let mut laws: Vec<_> =
+        [records::LAWS, oversight::LAWS, lost_answers::LAWS, clock_steps::LAWS].concat();
     laws.extend(claims::laws());
     laws.extend(log::laws());
     laws.extend(queue::laws());
-    if make().await.lossy().await.is_none() {
-        report_skipped(lost_answers::LAWS.len());
-    }
+    laws
+}
+
+async fn run<F, S>(laws: Vec<Law>, make: F)
+where
+    F: Fn() -> S,
+    S: Future<Output = Arc<dyn StoreUnderTest>>,
+{
+    let count = laws.len();
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
     let mut running = Vec::new();
-    for (name, law) in laws.clone() {
+    for (name, law) in laws {
         let permit = permits.clone().acquire_owned().await;
         let subject = make().await;
         let law = async move {
@@ -93,15 +147,16 @@ where
             broken.push(name);
         }
     }
-    assert!(broken.is_empty(), "{} of {} laws broken: {broken:?}", broken.len(), laws.len());
+    assert!(broken.is_empty(), "{} of {count} laws broken: {broken:?}", broken.len());
 }
 
 #[expect(
     clippy::print_stderr,
     reason = "a test that did not run must not look like one that passed"
 )]
-fn report_skipped(laws: usize) {
-    eprintln!("{laws} laws about lost answers did not run: the store has no lossy connection");
+fn report_skipped(laws: &[Law], reason: &str) {
+    let names: Vec<_> = laws.iter().map(|(name, _)| *name).collect();
+    eprintln!("not checked, because {reason}: {}", names.join(", "));
 }
 
 /// The number of rounds of a loop or a property test, scaled by `HAPAX_TEST_SCALE` (1 by default).

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -86,6 +87,40 @@ impl Clock for SteadyClock {
     }
 }
 
+/// Another clock, which stands still where that one goes back: what has expired stays expired, and a
+/// lease that is granted meanwhile lasts.
+///
+/// ```
+/// # use std::{sync::Arc, time::Duration};
+/// use hapax_core::{Clock, ManualClock, MonotonicClock};
+/// let manual = Arc::new(ManualClock::default());
+/// let clock = MonotonicClock::new(manual.clone());
+/// let before = clock.now();
+/// manual.set_back(Duration::from_secs(60));
+/// assert_eq!(clock.now(), before);
+/// manual.advance(Duration::from_secs(61));
+/// assert_eq!(clock.now().since(before), Duration::from_secs(1));
+/// ```
+#[derive(Debug)]
+pub struct MonotonicClock {
+    clock: Arc<dyn Clock>,
+    latest: AtomicU64,
+}
+
+impl MonotonicClock {
+    /// Follows this clock forward.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, latest: AtomicU64::new(0) }
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Timestamp {
+        let now = self.clock.now().0;
+        Timestamp(self.latest.fetch_max(now, Ordering::SeqCst).max(now))
+    }
+}
+
 /// A clock that moves only by [`ManualClock::advance`], so that tests need not sleep.
 ///
 /// ```
@@ -110,6 +145,11 @@ impl ManualClock {
     /// Advances the clock by `time`.
     pub fn advance(&self, time: Duration) {
         self.0.fetch_add(millis(time), Ordering::SeqCst);
+    }
+
+    /// Sets the clock back by `time`, as an operator may do with the clock of a machine.
+    pub fn set_back(&self, time: Duration) {
+        self.0.fetch_sub(millis(time), Ordering::SeqCst);
     }
 }
 

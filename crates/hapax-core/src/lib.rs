@@ -41,7 +41,8 @@ mod wake;
 
 pub use canonical::canonical_json;
 pub use clock::{
-    Clock, ManualClock, RuntimeClock, SteadyClock, SystemClock, Timestamp, deadline_after, millis,
+    Clock, ManualClock, MonotonicClock, RuntimeClock, SteadyClock, SystemClock, Timestamp,
+    deadline_after, millis,
 };
 pub use error::{StoreError, StoreResult};
 #[cfg(feature = "bus")]

@@ -39,7 +39,8 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    now_ms bigint := floor(extract(epoch FROM clock_timestamp()) * 1000);
+    -- Of the transaction's start, before any snapshot: a lease that is renewed meanwhile has not run out.
+    now_ms bigint := floor(extract(epoch FROM transaction_timestamp()) * 1000);
     is_later boolean := after_tenant >= mine COLLATE "C";
     whose  text COLLATE "C" := CASE WHEN is_later THEN after_tenant ELSE mine END;
     from_scope text COLLATE "C" := CASE WHEN is_later THEN after_scope ELSE '' END;

@@ -48,8 +48,9 @@ async fn tenants<S: SqlSession>(session: &mut S, at_most: u32) -> SqlResult<Vec<
     Ok(tenants)
 }
 
+/// The clock is that of the transaction's start: a lease that is renewed after the snapshot has not run out.
 const COUNT_OPEN: &str = "SELECT phase = 2 AS failed, lease_end > c.now AS alive, count(*) AS claims \
-     FROM hapax_claims, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) c \
+     FROM hapax_claims, (SELECT floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint AS now) c \
      WHERE phase <> 1 AND kind = $1 AND expires_at > c.now GROUP BY 1, 2";
 
 async fn count_open<S: SqlSession>(session: &mut S, kind: KeyKind) -> SqlResult<OpenClaims> {

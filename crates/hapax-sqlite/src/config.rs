@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::log::PARTITIONS;
-use hapax_core::{Clock, OpenMode, StoreError, StoreResult};
+use hapax_core::{Clock, MonotonicClock, OpenMode, StoreError, StoreResult};
 
 use crate::store_clock::{TimeSource, machine_time};
 
@@ -57,10 +57,11 @@ impl SqliteConfig {
     }
 
     /// Measures leases and retentions by this clock instead of the machine's time since boot. All that
-    /// have the file open must use the same clock.
+    /// have the file open must use the same clock. Where it goes back, the time of the stores that are
+    /// opened with this configuration stands still.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = Some(clock);
+        self.clock = Some(Arc::new(MonotonicClock::new(clock)));
         self
     }
 

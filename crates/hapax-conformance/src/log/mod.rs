@@ -1,6 +1,7 @@
 //! The laws of `Log`.
 
 mod append;
+mod failover;
 mod page;
 mod retention;
 mod tail;
@@ -11,9 +12,11 @@ use hapax_core::{Fingerprint, Key};
 
 use crate::context::{LONG, LawContext};
 use crate::suite::Law;
+pub(crate) use failover::LAWS as FAILOVER_LAWS;
+pub use failover::{FailoverServer, FailoverStore};
 
 pub(crate) fn laws() -> Vec<Law> {
-    [append::LAWS, page::LAWS, retention::LAWS, tail::LAWS].concat()
+    [append::LAWS, page::LAWS, retention::LAWS, tail::LAWS, failover::LAWS].concat()
 }
 
 pub(crate) const KEEP: LogRetention = LogRetention { retention: LONG, max_entries: 10_000 };

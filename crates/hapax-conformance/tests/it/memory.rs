@@ -1,17 +1,22 @@
 //! The memory store passes the suite.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_conformance::{LossyStore, StoreUnderTest, WrappedStore, check, check_histories};
-use hapax_core::memory::MemoryStore;
+use hapax_conformance::{
+    FailoverServer, FailoverStore, LossyStore, StoreUnderTest, WallClock, WrappedStore, check,
+    check_histories,
+};
+use hapax_core::memory::{MemoryReplica, MemoryStore};
 use hapax_core::{ManualClock, Store};
 
 use crate::cut_off::{AfterACut, CutOff};
 
 pub(crate) struct InManualTime {
     pub(crate) store: Arc<dyn Store>,
+    /// The store in memory that `store` is or wraps.
+    pub(crate) memory: MemoryStore,
     pub(crate) clock: Arc<ManualClock>,
     /// How the store treats a call whose answer was lost.
     pub(crate) after_a_cut: AfterACut,
@@ -36,12 +41,39 @@ impl StoreUnderTest for InManualTime {
         let connection = Arc::new(store.clone());
         Some(LossyStore { store: Arc::new(WrappedStore(store)), connection })
     }
+
+    fn wall_clock(&self) -> Option<Arc<dyn WallClock>> {
+        Some(self.clock.clone())
+    }
+
+    async fn failover(&self) -> Option<FailoverStore> {
+        let replica = Mutex::new(self.memory.replica());
+        let server = Arc::new(WithReplica { memory: self.memory.clone(), replica });
+        Some(FailoverStore { store: self.store.clone(), server })
+    }
+}
+
+struct WithReplica {
+    memory: MemoryStore,
+    replica: Mutex<MemoryReplica>,
+}
+
+#[async_trait]
+impl FailoverServer for WithReplica {
+    async fn keep(&self) {
+        *self.replica.lock().unwrap() = self.memory.replica();
+    }
+
+    async fn lose(&self) {
+        self.memory.fail_over_to(self.replica.lock().unwrap().clone());
+    }
 }
 
 async fn memory() -> Arc<dyn StoreUnderTest> {
     let clock = Arc::new(ManualClock::default());
-    let store = Arc::new(MemoryStore::new(clock.clone()));
-    Arc::new(InManualTime { store, clock, after_a_cut: AfterACut::Fails })
+    let memory = MemoryStore::new(clock.clone());
+    let store = Arc::new(memory.clone());
+    Arc::new(InManualTime { store, memory, clock, after_a_cut: AfterACut::Fails })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,10 +11,10 @@ use crate::log::{
 use crate::{Fingerprint, Key, Log, StoreResult, Timestamp, Watch};
 
 /// One job's log, which expires as a whole.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Job {
-    epochs: Epochs,
-    last: u64,
+    pub(super) epochs: Epochs,
+    pub(super) last: u64,
     entries: VecDeque<Kept>,
     seen: HashMap<(Arc<str>, u64), (Fingerprint, Cursor)>,
     state: LogEntry,
@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub(super) expires_at: Timestamp,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Kept {
     entry: LogEntry,
     /// The key of this entry in [`PartitionChanges::kept`].
@@ -30,10 +30,10 @@ struct Kept {
 }
 
 /// The tail of one partition: (job, offset) of each entry that is still kept, by place.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct PartitionChanges {
     kept: BTreeMap<u64, (Key, u64)>,
-    last: u64,
+    pub(super) last: u64,
     /// The highest place whose entry is gone: a reader before it has missed an entry.
     forgotten: u64,
 }
@@ -167,7 +167,7 @@ impl Tables {
 
     /// Epochs follow the clock, so that a cursor from before a restart of this process belongs to
     /// another epoch.
-    fn next_epoch(&mut self, now: Timestamp) -> Epoch {
+    pub(super) fn next_epoch(&mut self, now: Timestamp) -> Epoch {
         self.last_epoch = now.0.max(self.last_epoch + 1);
         Epoch(self.last_epoch)
     }

@@ -6,6 +6,7 @@
 //! stores.
 
 mod claims;
+mod failover;
 mod log;
 mod oversight;
 mod queue;
@@ -16,13 +17,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+pub use self::failover::MemoryReplica;
 use self::log::{Job, PartitionChanges};
 use self::queue::Items;
 use self::records::StoredRecord;
 use crate::claim_rules::ClaimRow;
 use crate::log::PARTITIONS;
 use crate::queue::QueueName;
-use crate::{Clock, Finding, Key, Promise, SteadyClock, Store, StoreResult, Swept, WakeRegistry};
+use crate::{
+    Clock, Finding, Key, MonotonicClock, Promise, SteadyClock, Store, StoreResult, Swept,
+    WakeRegistry,
+};
 
 /// A store in the memory of this process. All data is lost when the process ends.
 #[derive(Clone, Debug)]
@@ -33,7 +38,7 @@ pub struct MemoryStore {
     partitions: u16,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Tables {
     claims: HashMap<Key, ClaimRow>,
     records: HashMap<Key, StoredRecord>,
@@ -53,11 +58,11 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store that uses this clock.
+    /// An empty store that uses this clock. Where the clock goes back, the store's time stands still.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             tables: Arc::default(),
-            clock,
+            clock: Arc::new(MonotonicClock::new(clock)),
             wakes: WakeRegistry::default(),
             partitions: PARTITIONS,
         }

@@ -12,7 +12,7 @@ use crate::queue::{
 use crate::{Fence, Queue, StoreResult, Tenant, Timestamp, Token, Watch};
 
 /// One queue. Its rows are sorted by place, which is the order of enqueueing.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Items {
     rows: BTreeMap<u64, Row>,
     places: HashMap<ItemId, u64>,
@@ -21,7 +21,7 @@ pub(super) struct Items {
     pub(super) done: HashMap<ItemId, Done>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Row {
     item: QueueItem,
     enqueued_at: Timestamp,
@@ -30,7 +30,7 @@ struct Row {
     phase: Phase,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Phase {
     Waiting,
     InFlight { token: Token, fence: Fence, until: Timestamp },
@@ -38,7 +38,7 @@ enum Phase {
 }
 
 /// An acknowledged item, remembered so that duplicates and repeated acks are recognised.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Done {
     token: Token,
     pub(super) until: Timestamp,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::{MemoryStore, Tables};
 use crate::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Timestamp, Version};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct StoredRecord {
     value: Bytes,
     version: Version,

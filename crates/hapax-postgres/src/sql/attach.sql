@@ -1,8 +1,10 @@
 -- The head of a job with a page of entries after $4: up to $5 of them, and up to $6 bytes of payload but at
 -- least one entry; and its latest state if $7. One row with the head alone if there is neither.
+-- The clock is that of the transaction's start, before any snapshot: a job that gets an event after the snapshot would
+-- otherwise seem to be forgotten.
 SELECT j.epochs, j.first, j.last, j.closed, j.expires_at - now AS time_left,
        e.is_state, e.place, e.stage, e.seq, e.closes, e.payload
-FROM (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) clock
+FROM (SELECT floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint AS now OFFSET 0) clock
 CROSS JOIN hapax_jobs j
 LEFT JOIN LATERAL (
     (SELECT false AS is_state, p.place, p.stage, p.seq, p.closes, p.payload

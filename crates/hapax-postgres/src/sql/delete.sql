@@ -1,6 +1,7 @@
 -- Deletes the expected version, or any ($6 is null), and returns the version that was found.
+-- As in claim.sql the clock is older than the snapshot: a record that is renewed after it is not missing.
 WITH clock AS MATERIALIZED (
-    SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+    SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint AS now
 ), lock AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock($5::bigint) AS mine
 ), found AS MATERIALIZED (

@@ -4,8 +4,9 @@
 -- steps have one condition: the token is the owner's and the claim is pending and not expired.
 -- Leases ($8) and values ($9) are taken from the parameters when they are written, so that large
 -- values are not carried along.
+-- As in claim.sql the clock is older than the snapshot: an owner whose lease is renewed after it has not lost it.
 WITH clock AS MATERIALIZED (
-    SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+    SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint AS now
 ), asked AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[],

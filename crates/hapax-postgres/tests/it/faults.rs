@@ -3,14 +3,12 @@
 use std::time::{Duration, Instant};
 
 use hapax_core::claims::ClaimState;
-use hapax_core::{
-    ClaimRequest, Claimed, Claims, Expect, Key, Records, Step, Store, StoreError, Tenant, Ticket,
-};
+use hapax_core::{Claimed, Claims, Expect, Key, Records, Step, Store, StoreError, Tenant, Ticket};
 use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::{Postgres, TcpProxy};
 use tokio::task::JoinSet;
 
-use crate::{SERVER, ask, key, open};
+use crate::{ask, key, open};
 
 const LIMIT: Duration = Duration::from_secs(1);
 /// The delay that a busy machine may add to a timeout.
@@ -207,41 +205,4 @@ async fn silent_connection_times_out() {
     comes_back(&store, "after-silence").await;
     wire.cut();
     comes_back(&store, "after-cut").await;
-}
-
-/// The server's clock stands still for this session while another one renews the lease: the time of the statement's
-/// snapshot must not be compared with a later clock.
-#[tokio::test]
-async fn fault_14_lease_renewed_after_the_snapshot_is_not_unknown() {
-    let url = SERVER.database("slow_clock");
-    let owner = open(&url);
-    owner.ping().await.unwrap();
-    // Longer than a machine may stall; passes only where the clock is read after the snapshot.
-    let lease = Duration::from_secs(15);
-    SERVER.psql_in(
-        "slow_clock",
-        "CREATE SCHEMA slow; CREATE FUNCTION slow.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE \
-         AS $$ SELECT pg_catalog.clock_timestamp() FROM (SELECT pg_sleep(16) OFFSET 0) s $$",
-    );
-    let options = "options=-csearch_path%3Dslow%2Cpublic%2Cpg_catalog";
-    let config = PostgresConfig::new(format!("{url}?{options}"));
-    let rival = PostgresStore::open(config.timeout(Duration::from_secs(120))).unwrap();
-    rival.ping().await.unwrap();
-    let ask = ClaimRequest::new(lease).retention(Duration::from_secs(3600));
-    let Claimed::Granted { ticket, .. } = owner.claim(&key("k"), &ask).await.unwrap() else {
-        panic!("not granted")
-    };
-    let rival = tokio::spawn(async move {
-        let claimed = rival.claim(&key("k"), &ask.with_fresh_token()).await.unwrap();
-        (claimed, rival.look(&key("k")).await.unwrap().unwrap().state)
-    });
-    let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-    while !rival.is_finished() && SERVER.psql(sleeps).trim() == "0" {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let extended = owner.extend(&key("k"), &ticket.token, Duration::from_secs(3600)).await;
-    assert_eq!(extended.unwrap(), Step::Done(ticket.fence));
-    let (claimed, state) = rival.await.unwrap();
-    assert!(matches!(claimed, Claimed::Busy { .. }), "{claimed:?}");
-    assert!(matches!(state, ClaimState::Pending { .. }), "{state:?}");
 }

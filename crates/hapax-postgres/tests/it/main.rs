@@ -15,6 +15,7 @@ mod migrations;
 mod nodes;
 mod outbox;
 mod queues;
+mod snapshots;
 mod sql;
 mod transactions;
 

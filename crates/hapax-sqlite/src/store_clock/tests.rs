@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use hapax_conformance::{StoreUnderTest, WallClock};
 use hapax_core::{ClaimRequest, Claimed, Claims, Expect, Key, Operation, Records, Store, Tenant};
 use tempfile::TempDir;
 
@@ -117,6 +119,53 @@ async fn fault_13_expired_record_never_returns() {
     assert!(store.get(&record()).await.unwrap().is_none());
     time.step_wall(-HOUR_MS);
     assert!(store.get(&record()).await.unwrap().is_none());
+}
+
+/// A file on a machine whose wall clock can be set.
+struct OnMachine {
+    folder: TempDir,
+    time: Arc<FakeTime>,
+}
+
+#[async_trait]
+impl StoreUnderTest for OnMachine {
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(open(&self.folder, &self.time))
+    }
+
+    async fn advance(&self, time: Duration) {
+        self.time.pass(to_i64(hapax_core::millis(time)));
+    }
+
+    fn wall_clock(&self) -> Option<Arc<dyn WallClock>> {
+        Some(self.time.clone())
+    }
+}
+
+impl WallClock for FakeTime {
+    fn set_back(&self, time: Duration) {
+        self.step_wall(-to_i64(hapax_core::millis(time)));
+    }
+
+    fn set_forward(&self, time: Duration) {
+        self.step_wall(to_i64(hapax_core::millis(time)));
+    }
+}
+
+/// The integration tests run the suite on a clock of the user's choice; this is the machine's.
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_38_laws_hold_while_the_wall_clock_goes_back() {
+    let laws = [
+        "lease_lasts_while_the_clock_goes_back_and_returns",
+        "lapsed_lease_stays_lapsed_when_the_clock_goes_back",
+        "expired_record_stays_gone_when_the_clock_goes_back",
+        "forgotten_job_stays_gone_when_the_clock_goes_back",
+    ];
+    let subject = || async {
+        let (folder, time) = (tempfile::tempdir().unwrap(), FakeTime::new(1, NOON));
+        Arc::new(OnMachine { folder, time }) as Arc<dyn StoreUnderTest>
+    };
+    hapax_conformance::check_only(&laws, subject).await;
 }
 
 /// How long the record lives on after half an hour, a reboot, and this change of the wall clock.

@@ -1,31 +1,23 @@
 //! The suite that every store passes.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_conformance::{StoreUnderTest, check, check_histories};
+use hapax_conformance::{StoreUnderTest, WallClock, check, check_histories};
 use hapax_core::{ManualClock, Store};
 use hapax_sqlite::{SqliteConfig, SqliteStore};
 use tempfile::TempDir;
 
 struct File {
-    folder: TempDir,
+    config: SqliteConfig,
     clock: Arc<ManualClock>,
-}
-
-impl File {
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("hapax.db")
-    }
+    _folder: TempDir,
 }
 
 #[async_trait::async_trait]
 impl StoreUnderTest for File {
     async fn open(&self) -> Arc<dyn Store> {
-        // A minute: this suite is about laws, and a busy machine must not break them.
-        let config = SqliteConfig::new(self.path()).timeout(Duration::from_secs(60));
-        Arc::new(SqliteStore::open(config.clock(self.clock.clone())).unwrap())
+        Arc::new(SqliteStore::open(self.config.clone()).unwrap())
     }
 
     fn is_private(&self) -> bool {
@@ -35,10 +27,18 @@ impl StoreUnderTest for File {
     async fn advance(&self, time: Duration) {
         self.clock.advance(time);
     }
+
+    fn wall_clock(&self) -> Option<Arc<dyn WallClock>> {
+        Some(self.clock.clone())
+    }
 }
 
 async fn subject() -> Arc<dyn StoreUnderTest> {
-    Arc::new(File { folder: tempfile::tempdir().unwrap(), clock: Arc::default() })
+    let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(ManualClock::default()));
+    // A minute: this suite is about laws, and a busy machine must not break them.
+    let config = SqliteConfig::new(folder.path().join("hapax.db"));
+    let config = config.timeout(Duration::from_secs(60)).clock(clock.clone());
+    Arc::new(File { config, clock, _folder: folder })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -55,6 +55,16 @@ bugs! {
     TailRepeats => "tail_continues_from_every_position",
     /// Trimmed entries are not reported as lost.
     LosesSilently => "tail_reports_trimmed_entries_as_lost",
+    /// Entries after a loss have the epoch of the lost ones.
+    LossKeepsEpoch => "entries_after_a_loss_have_a_greater_epoch",
+    /// A cursor of a lost entry is taken for one of its successor.
+    LostCursorHeld => "cursors_of_lost_entries_are_not_held",
+    /// Only readers that saw lost entries are told of the loss.
+    LossUnmarked => "cursor_right_before_a_loss_is_not_held",
+    /// A lost event is still a duplicate.
+    LostEventIsDuplicate => "lost_event_is_new_and_kept_event_is_a_duplicate",
+    /// The tail's positions go on as if nothing had been lost.
+    TailStaysBehindLoss => "tail_shows_entries_after_a_loss_to_whoever_read_lost_ones",
     /// Wakes no listener.
     WakesNoListener => "listener_is_woken_at_an_append",
 }
@@ -72,11 +82,16 @@ pub(crate) struct LogMutant {
     store: MemoryStore,
     /// The retention that each job's last duplicate was appended with.
     duplicates: Mutex<HashMap<Key, Duration>>,
+    /// The cursor of every event that was ever appended.
+    published: Mutex<HashMap<(Key, u64), Cursor>>,
+    /// The highest offset of each job that the tail has shown.
+    tail_shown: Mutex<HashMap<Key, u64>>,
 }
 
 impl LogMutant {
     pub(crate) fn new(bug: Bug, store: MemoryStore) -> Self {
-        Self { bug, store, duplicates: Mutex::default() }
+        let (published, tail_shown) = (Mutex::default(), Mutex::default());
+        Self { bug, store, duplicates: Mutex::default(), published, tail_shown }
     }
 
     fn job(&self, job: &Key) -> Key {
@@ -107,7 +122,17 @@ impl LogMutant {
                 return Ok(Appended::Published(head.end()));
             }
         }
-        let answer = self.store.append(from_ref(&event), keep).await?[0];
+        let mut answer = self.store.append(from_ref(&event), keep).await?[0];
+        if let Appended::Published(at) = &mut answer {
+            if let (Bug::LossKeepsEpoch, Some(Attached { head, .. })) = (self.bug, &job) {
+                at.epoch = head.epochs.at(1);
+            }
+            let identity = (event.job.clone(), event.seq);
+            let before = self.published.lock().unwrap().insert(identity, *at);
+            if let Some(before) = before.filter(|_| self.bug == Bug::LostEventIsDuplicate) {
+                return Ok(Appended::Duplicate(before));
+            }
+        }
         Ok(match (answer, job) {
             (Appended::Published(at), _) => Appended::Published(self.shown(at)),
             (Appended::Duplicate(at), _) => {
@@ -167,6 +192,16 @@ impl StoreWrapper for LogMutant {
             }
             Bug::DuplicateRenewsLifetime => head.expires_in = renewed.unwrap_or(head.expires_in),
             Bug::EpochStays => head.epochs = Epochs::new(Epoch(1)),
+            Bug::LossKeepsEpoch | Bug::LostCursorHeld => {
+                let first = head.epochs.at(1);
+                head.epochs = Epochs::new(first);
+                if self.bug == Bug::LossKeepsEpoch {
+                    attached.entries.iter_mut().for_each(|entry| entry.at.epoch = first);
+                }
+            }
+            Bug::LossUnmarked => {
+                head.epochs = head.epochs.to_string().replace('!', "@").parse().unwrap();
+            }
             Bug::OffsetHole => head.last = self.shown(head.end()).offset,
             _ => {}
         }
@@ -200,6 +235,13 @@ impl StoreWrapper for LogMutant {
     ) -> StoreResult<Vec<PartitionTail>> {
         let mut tails = self.store.tail(from, at_most).await?;
         for tail in &mut tails {
+            if self.bug == Bug::TailStaysBehindLoss {
+                let mut shown = self.tail_shown.lock().unwrap();
+                tail.changes.retain(|change| {
+                    let last = shown.insert(change.job.clone(), change.offset);
+                    last.is_none_or(|last| last < change.offset)
+                });
+            }
             match self.bug {
                 Bug::TailSkips if tail.changes.len() > 1 => drop(tail.changes.remove(0)),
                 Bug::TailRepeats if tail.changes.len() > 1 => {

@@ -1,6 +1,7 @@
 //! Checks the suite itself: each of these stores has one planted bug, which the suite must catch.
 
 mod claims;
+mod clock_steps;
 mod log;
 mod queue;
 
@@ -8,11 +9,14 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hapax_conformance::{StoreUnderTest, StoreWrapper, WrappedStore, check, check_histories};
+use hapax_conformance::{
+    StoreUnderTest, StoreWrapper, WrappedStore, check, check_histories, check_only,
+};
 use hapax_core::log::{Appended, LogEvent, LogRetention, PageRequest};
 use hapax_core::memory::MemoryStore;
 use hapax_core::{Log, ManualClock, Store, StoreResult};
 
+use self::clock_steps::ClockMutant;
 use crate::cut_off::AfterACut;
 use crate::memory::InManualTime;
 
@@ -30,52 +34,66 @@ macro_rules! bugs {
 }
 use bugs;
 
-/// The suite's panic message for a mutant. Runs in virtual time, because the laws about wake-ups
-/// would otherwise wait a minute each.
-fn verdict<W: StoreWrapper>(mutant: impl Fn(MemoryStore) -> W) -> Option<String> {
-    verdict_after_a_cut(AfterACut::Fails, mutant)
-}
-
-fn verdict_after_a_cut<W: StoreWrapper>(
+/// The suite's panic message for a mutant, from all laws or from one. Runs in virtual time, because the laws about
+/// wake-ups would otherwise wait a minute each.
+fn verdict<W: StoreWrapper>(
+    law: Option<&str>,
     after_a_cut: AfterACut,
-    mutant: impl Fn(MemoryStore) -> W,
+    mutant: impl Fn(MemoryStore, &Arc<ManualClock>) -> W,
 ) -> Option<String> {
     let make = || async {
         let clock = Arc::new(ManualClock::default());
-        let store = Arc::new(WrappedStore(mutant(MemoryStore::new(clock.clone()))));
-        Arc::new(InManualTime { store, clock, after_a_cut }) as Arc<dyn StoreUnderTest>
+        let memory = MemoryStore::new(clock.clone());
+        let store = Arc::new(WrappedStore(mutant(memory.clone(), &clock)));
+        Arc::new(InManualTime { store, memory, clock, after_a_cut }) as Arc<dyn StoreUnderTest>
     };
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(check(make));
+        runtime.block_on(async {
+            match law {
+                Some(law) => check_only(&[law], make).await,
+                None => check(make).await,
+            }
+        });
     }));
     checked.err().map(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_default())
 }
 
+fn expect_accepted<W: StoreWrapper>(mutant: impl Fn(MemoryStore, &Arc<ManualClock>) -> W) {
+    assert_eq!(verdict(None, AfterACut::Fails, mutant), None);
+}
+
 fn expect_caught<B: Copy + Debug, W: StoreWrapper>(
     bugs: &[(B, &str)],
-    mutant: impl Fn(B, MemoryStore) -> W,
+    mutant: impl Fn(B, MemoryStore, &Arc<ManualClock>) -> W,
 ) {
     for (bug, law) in bugs {
-        let verdict = verdict(|store| mutant(*bug, store));
-        let verdict = verdict.unwrap_or_else(|| panic!("the suite did not notice {bug:?}"));
-        assert!(verdict.contains(law), "{bug:?} was noticed, but not by {law}: {verdict}");
+        let verdict =
+            verdict(Some(law), AfterACut::Fails, |store, clock| mutant(*bug, store, clock));
+        let verdict = verdict.unwrap_or_else(|| panic!("{law} did not notice {bug:?}"));
+        assert!(verdict.contains(law), "{bug:?}: {verdict}");
     }
 }
 
 #[test]
 fn suite_accepts_a_store_without_a_bug() {
-    assert_eq!(verdict(|store| claims::ClaimsMutant::new(claims::Bug::Healthy, store)), None);
-    assert_eq!(verdict(|store| log::LogMutant::new(log::Bug::Healthy, store)), None);
-    assert_eq!(verdict(|store| queue::QueueMutant::new(queue::Bug::Healthy, store)), None);
+    expect_accepted(|store, _| claims::ClaimsMutant::new(claims::Bug::Healthy, store));
+    expect_accepted(|store, _| log::LogMutant::new(log::Bug::Healthy, store));
+    expect_accepted(|store, _| queue::QueueMutant::new(queue::Bug::Healthy, store));
+    expect_accepted(|store, clock| ClockMutant::new(clock_steps::Bug::Healthy, store, clock));
 }
 
 #[test]
 fn suite_catches_every_planted_bug() {
-    expect_caught(claims::BUGS, claims::ClaimsMutant::new);
-    expect_caught(log::BUGS, log::LogMutant::new);
-    expect_caught(queue::BUGS, queue::QueueMutant::new);
+    expect_caught(claims::BUGS, |bug, store, _| claims::ClaimsMutant::new(bug, store));
+    expect_caught(log::BUGS, |bug, store, _| log::LogMutant::new(bug, store));
+    expect_caught(queue::BUGS, |bug, store, _| queue::QueueMutant::new(bug, store));
+}
+
+#[test]
+fn fault_38_suite_catches_a_store_that_follows_its_clock_back() {
+    expect_caught(clock_steps::BUGS, ClockMutant::new);
 }
 
 /// Appends, and reads the offset of the new entry in a second step.
@@ -103,8 +121,9 @@ impl StoreWrapper for OffsetReadLater {
 fn verdict_of_histories<W: StoreWrapper>(mutant: impl Fn(MemoryStore) -> W) -> String {
     let make = || async {
         let clock = Arc::new(ManualClock::default());
-        let store = Arc::new(WrappedStore(mutant(MemoryStore::new(clock.clone()))));
-        Arc::new(InManualTime { store, clock, after_a_cut: AfterACut::Fails })
+        let memory = MemoryStore::new(clock.clone());
+        let store = Arc::new(WrappedStore(mutant(memory.clone())));
+        Arc::new(InManualTime { store, memory, clock, after_a_cut: AfterACut::Fails })
             as Arc<dyn StoreUnderTest>
     };
     let check = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_histories(make)));
@@ -127,8 +146,8 @@ fn fault_38_concurrent_histories_catch_steps_that_are_not_atomic() {
 
 #[test]
 fn suite_catches_a_store_that_repeats_writes_after_a_cut() {
-    let healthy = |store| claims::ClaimsMutant::new(claims::Bug::Healthy, store);
-    let verdict = verdict_after_a_cut(AfterACut::Repeats, healthy).expect("the suite notices it");
+    let healthy = |store, _: &_| claims::ClaimsMutant::new(claims::Bug::Healthy, store);
+    let verdict = verdict(None, AfterACut::Repeats, healthy).expect("the suite notices it");
     for law in [
         "put_with_a_lost_answer_keeps_a_later_put",
         "put_of_an_absent_record_with_a_lost_answer_keeps_a_later_delete",

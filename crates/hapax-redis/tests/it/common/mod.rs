@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_conformance::{LossyConnection, LossyStore, StoreUnderTest};
+use hapax_conformance::{
+    FailoverServer, FailoverStore, LossyConnection, LossyStore, StoreUnderTest,
+};
 use hapax_core::log::{
     Appended, Attached, Cursor, LogEvent, LogRetention, PARTITIONS, PageRequest, TailPosition,
 };
@@ -97,6 +99,33 @@ impl StoreUnderTest for Servers {
         let wire = Arc::new(TcpProxy::to(self.port?));
         let store = Arc::new(patient(&through(&wire)));
         Some(LossyStore { store, connection: Arc::new(ProxiedWire(wire)) })
+    }
+
+    /// On a server of its own. Its topology does not matter: what turns the epoch is the replication id.
+    async fn failover(&self) -> Option<FailoverStore> {
+        self.port?;
+        let (server, store) = server_with(&["--appendonly", "no"]);
+        let server = Arc::new(SnapshotServer { server, store: store.clone() });
+        Some(FailoverStore { store: Arc::new(store), server })
+    }
+}
+
+/// A server that has nothing but its last snapshot when it starts again.
+struct SnapshotServer {
+    server: Redis,
+    store: RedisStore,
+}
+
+#[async_trait]
+impl FailoverServer for SnapshotServer {
+    async fn keep(&self) {
+        assert_eq!(self.server.cli(&["SAVE"]), "OK");
+    }
+
+    async fn lose(&self) {
+        self.server.kill();
+        self.server.restart();
+        until_it_works(|| self.store.ping()).await;
     }
 }
 
