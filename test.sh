@@ -217,6 +217,25 @@ install_deployment_linters() {
         die "no linters for deploy/"
 }
 
+promtool_dir=$root/target/promtool
+
+# Best effort: promtool checks the alert rules, and deploy/check.sh says so if it is missing. Debian has it
+# in the package of Prometheus, of which nothing else is needed: no installation, no service, no dependencies.
+install_promtool() {
+    { has promtool || [[ -x $promtool_dir/promtool ]]; } && return
+    has apt-get && has dpkg-deb || return 0
+    say "unpacking promtool into target/promtool"
+    rm -rf "$promtool_dir" && mkdir -p "$promtool_dir"
+    with_retries download_promtool || say "no promtool for this machine; going on without"
+}
+
+download_promtool() (
+    cd "$promtool_dir" &&
+        { apt-get -qq download prometheus || { as_root apt-get -qq update && apt-get -qq download prometheus; }; } &&
+        dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool >unpacked &&
+        chmod 755 unpacked && ./unpacked --version && mv unpacked promtool && rm prometheus_*.deb
+)
+
 install_rust_components() {
     if ! has cargo && [[ -f $HOME/.cargo/env ]]; then
         # shellcheck disable=SC1091
@@ -266,7 +285,7 @@ set_up() {
     fetch_crates
     ! needed python || install_python_client
     ! needed valkey || install_valkey
-    ! needed deploy || install_deployment_linters
+    ! needed deploy || { install_deployment_linters && install_promtool; }
     export HAPAX_TEST_PYTHON=$venv/bin/python
     export HAPAX_TEST_SCALE=${HAPAX_TEST_SCALE:-1}
     export HAPAX_TEST_LOGS=$root/target/test-logs

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks of this folder what can be checked without a container engine. ./test.sh runs it at its end, when what it
-# needs is there: the linters in target/py, systemd-analyze, redis-server, and the programs in target/debug.
+# needs is there: the linters in target/py, promtool, systemd-analyze, redis-server, and the programs in target/debug.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -17,8 +17,17 @@ if docker compose version >/dev/null 2>&1; then
     echo "ok -- docker compose config"
 fi
 
+PATH=$PATH:$PWD/../target/promtool
 if command -v promtool >/dev/null; then
-    promtool check rules alerts.yaml
+    promtool check rules --lint-fatal alerts.yaml
+    promtool test rules alerts.test.yaml
+    # promtool knows no dashboards: their queries are checked as rules.
+    "$tools/python" -c '
+import json
+targets = [target for panel in json.load(open("grafana.json"))["panels"] for target in panel.get("targets", [])]
+rules = [{"record": f"query:{number}", "expr": target["expr"]} for number, target in enumerate(targets)]
+print(json.dumps({"groups": [{"name": "grafana.json", "rules": rules}]}))' >"$scratch/queries.yaml"
+    promtool check rules "$scratch/queries.yaml"
 else
     echo "promtool not found: the rules were not checked by Prometheus"
 fi
