@@ -15,6 +15,7 @@ use hapax_core::{Claims, OnUnknown, Step};
 use hapax_http::{IdempotencyConfig, IdempotencyLayer, capture};
 use hapax_redis::{RedisConfig, RedisStore};
 use hapax_testkit::Redis;
+use tokio::sync::Semaphore;
 
 /// axum-idempotent, express-idempotency: 50 executions.
 #[tokio::test(flavor = "multi_thread")]
@@ -23,11 +24,17 @@ async fn hole_20_fifty_concurrent_requests_are_not_fifty_executions() {
     let counted = runs.clone();
     // Long enough for a slow machine.
     let config = IdempotencyConfig::new().with_wait(Duration::from_secs(3600));
+    let asked = Arc::new(Semaphore::new(0));
+    let seen = asked.clone();
     let app = app(memory().0, config, || async move {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let _ = seen.acquire_many(50).await;
         format!("order {}", counted.add())
     });
-    let answers = join_all((0..50).map(|_| send(&app, post("k", "tea")))).await;
+    let answers = join_all((0..50).map(async |_| {
+        asked.add_permits(1);
+        send(&app, post("k", "tea")).await
+    }));
+    let answers = answers.await;
     assert!(answers.iter().all(|a| a.status == 200 && a.body == "order 1"));
     assert_eq!(answers.iter().filter(|a| a.is_replay()).count(), 49);
     assert_eq!(runs.count(), 1);
@@ -49,13 +56,24 @@ async fn waiters_hold_no_store_connection() {
     gate.reached().await;
     let waiters = join_all((0..49).map(|_| send(&app, post("k", ""))));
     let let_in = async {
-        // Let some of them begin to wait; the test holds at any moment.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // All of them have asked for the claim once; after that they wait.
+        let claims = || commands_run(&redis, "evalsha");
+        while claims() < 50 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         gate.release_one();
     };
     let (waiters, ()) = tokio::join!(waiters, let_in);
     assert_eq!(first.await.unwrap().body, "1");
     assert!(waiters.iter().all(|a| a.status == 200 && a.body == "1" && a.is_replay()));
+}
+
+/// How often the server ran a command.
+fn commands_run(redis: &Redis, command: &str) -> u64 {
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    let line = format!("cmdstat_{command}:calls=");
+    let calls = stats.lines().find_map(|stat| stat.strip_prefix(&line)?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
 /// The same inside the service: a waiter must not occupy a concurrency slot.

@@ -13,27 +13,30 @@ use hapax_redis::{RedisConfig, RedisStore};
 use hapax_sqlite::{SqliteConfig, SqliteStore};
 use hapax_testkit::{Postgres, Redis};
 use tempfile::tempdir;
+use tokio::sync::Semaphore;
 
 /// Long enough for a busy machine: timeouts are not tested here.
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Fifty requests over these nodes: one execution, fifty equal responses.
 async fn one_execution_fifty_answers(nodes: &[Arc<dyn Claims>]) {
-    let runs = Runs::default();
+    // The one that runs ends when all have been sent.
+    let (runs, asked) = (Runs::default(), Arc::new(Semaphore::new(0)));
     let config = IdempotencyConfig::new()
         .with_wait(Duration::from_secs(120))
         .with_lease(Duration::from_secs(120))
         .with_store_timeout(STORE_TIMEOUT * 2);
     let node = |store: &Arc<dyn Claims>| -> Router {
-        let counted = runs.clone();
+        let (counted, asked) = (runs.clone(), asked.clone());
         app(store.clone(), config.clone(), || async move {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            let _ = asked.acquire_many(50).await;
             ([("location", "/orders/1")], format!("order {}", counted.add()))
         })
     };
     let nodes: Vec<_> = nodes.iter().map(node).collect();
     let requests = (0..50).map(|i| {
         let app = nodes[i % nodes.len()].clone();
+        asked.add_permits(1);
         tokio::spawn(async move { send(&app, post("k", "tea")).await })
     });
     let answers: Vec<_> = join_all(requests).await.into_iter().map(Result::unwrap).collect();

@@ -17,6 +17,14 @@ fn texts(user: &str) -> [Value; 2] {
     ["1", "2"].map(|text| events::text(user, text))
 }
 
+/// A gateway that finds two texts of one user in its queue.
+async fn with_two_texts() -> (Setup, Running) {
+    let setup = unlocked().await;
+    setup.idle().tap(&texts(USER)).await;
+    let line = setup.start();
+    (setup, line)
+}
+
 /// The next events of the bot, one of each of so many users, all with this text.
 async fn one_of_each(setup: &mut Setup, users: usize, text: &str) -> Vec<InHand> {
     let mut all = Vec::new();
@@ -29,6 +37,16 @@ async fn one_of_each(setup: &mut Setup, users: usize, text: &str) -> Vec<InHand>
     all
 }
 
+/// Lets the bot handle both texts of so many users: the second ones come when all first ones have.
+async fn both_texts_of_each(mut setup: Setup, users: usize) {
+    for text in ["1", "2"] {
+        for event in one_of_each(&mut setup, users, text).await {
+            event.done();
+        }
+    }
+    setup.settled(0).await;
+}
+
 /// Asserts that nothing else has reached the bot: it would come before this new event.
 async fn nothing_else_is_in_hand(setup: &mut Setup, line: &Running) {
     line.tap(&[events::text("Uf00dbarrier", "barrier")]).await;
@@ -39,42 +57,30 @@ async fn nothing_else_is_in_hand(setup: &mut Setup, line: &Running) {
 
 #[tokio::test]
 async fn fault_09_events_of_a_source_run_one_at_a_time_in_order() {
-    let mut setup = unlocked().await;
+    let setup = unlocked().await;
     let idle = setup.idle();
     for user in 0..20 {
         idle.tap(&texts(&format!("Uf00d{user}"))).await;
     }
     let _line = setup.start();
-    for text in ["1", "2"] {
-        for event in one_of_each(&mut setup, 20, text).await {
-            event.done();
-        }
-    }
-    setup.settled(0).await;
+    both_texts_of_each(setup, 20).await;
 }
 
 #[tokio::test]
 async fn fault_09_order_of_a_source_holds_over_two_gateways() {
-    let mut setup = unlocked().await;
+    let setup = unlocked().await;
     let lines = [setup.start(), setup.start()];
     for user in 0..20 {
         let [one, two] = texts(&format!("Uf00d{user}"));
         lines[user % 2].tap(&[one]).await;
         lines[1 - user % 2].tap(&[two]).await;
     }
-    for text in ["1", "2"] {
-        for event in one_of_each(&mut setup, 20, text).await {
-            event.done();
-        }
-    }
-    setup.settled(0).await;
+    both_texts_of_each(setup, 20).await;
 }
 
 #[tokio::test]
 async fn fault_09_failed_event_lets_those_behind_it_pass() {
-    let mut setup = unlocked().await;
-    setup.idle().tap(&texts(USER)).await;
-    let _line = setup.start();
+    let (mut setup, _line) = with_two_texts().await;
     let one = setup.next().await;
     assert_eq!(one.event.text(), Some("1"));
     one.fails(EventHandlerError::retry("not yet"));
@@ -90,9 +96,7 @@ async fn fault_09_failed_event_lets_those_behind_it_pass() {
 
 #[tokio::test]
 async fn fault_09_retried_event_runs_beside_no_other_of_its_source() {
-    let mut setup = unlocked().await;
-    setup.idle().tap(&texts(USER)).await;
-    let line = setup.start();
+    let (mut setup, line) = with_two_texts().await;
     setup.next().await.fails(EventHandlerError::retry("not yet"));
     let two = setup.next().await;
     assert_eq!(two.event.text(), Some("2"));
@@ -168,9 +172,7 @@ async fn fault_09_order_of_a_source_holds_while_the_store_is_down() {
 
 #[tokio::test]
 async fn fault_09_order_of_a_source_holds_after_an_outage_of_the_bot() {
-    let mut setup = unlocked().await;
-    setup.idle().tap(&texts(USER)).await;
-    let _line = setup.start();
+    let (mut setup, _line) = with_two_texts().await;
     for _ in 0..3 {
         let one = setup.next_later().await;
         assert_eq!(one.event.text(), Some("1"));
