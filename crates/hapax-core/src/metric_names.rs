@@ -198,9 +198,9 @@ const FROM_ZERO: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Starts the counters that alerts watch at 0. A series that begins with its first event makes `rate()` and
-/// `increase()` miss that event.
-pub fn start_counters() {
+/// Starts what alerts and dashboards watch at 0. A counter that begins with its first event makes `rate()` and
+/// `increase()` miss that event, and an alert on a gauge that is absent is silent.
+pub fn start_at_zero() {
     for (name, label, values) in FROM_ZERO {
         for value in *values {
             metrics::counter!(*name, *label => *value).increment(0);
@@ -208,6 +208,9 @@ pub fn start_counters() {
     }
     for name in [BUS_GAPS, BUS_MISSED_HINTS, SSE_DELIVERIES, SWEPT] {
         metrics::counter!(name).increment(0);
+    }
+    for name in [BUS_TAIL_AGE, SSE_CONNECTIONS] {
+        metrics::gauge!(name).increment(0.0);
     }
     for outcome in ["acked", "retried", "handed_back", "buried"] {
         metrics::counter!(RELAY_RESOLVED, "outcome" => outcome, "result" => "done").increment(0);

@@ -97,6 +97,11 @@ impl KeyNames {
         format!("{}:{{q:{name}}}:{part}", self.prefix)
     }
 
+    /// The key of the names of all queues.
+    pub(crate) fn queue_names(&self) -> String {
+        format!("{}:{{queues}}", self.prefix)
+    }
+
     /// The channel over which processes wake each other's waiters.
     pub(crate) fn wake_channel(&self) -> String {
         format!("{}:wake", self.prefix)

@@ -51,6 +51,7 @@
 //! `hapax:{log}:partitions` is the number of partitions.
 //!
 //! **Queue**: seven keys `hapax:{q:<name>}:…`, described in `lua/queue.lua`; `queue/item.rs` describes an item's body.
+//! `hapax:{queues}` is a sorted set of the names of all queues.
 //!
 //! **Marker**: the answer of a put, delete, enqueue or dead letter's action, under `hapax:{<tag of the key>}:did:<id of the
 //! call>` for twice the timeout and 5 s. The same call, repeated, returns it and writes nothing.

@@ -78,6 +78,7 @@ scripts! {
     FIND_SEQ = "find_seq.lua";
     TAIL = "tail.lua";
     SWEEP_TAIL = "time.lua" "sweep_tail.lua";
+    QUEUE_NAMES = "queue_names.lua";
     ENQUEUE = "time.lua" "late.lua" "marker.lua" "queue.lua" "enqueue.lua";
     LEASE = "time.lua" "late.lua" "queue.lua" "lease.lua";
     RENEW = "time.lua" "queue.lua" "renew.lua";

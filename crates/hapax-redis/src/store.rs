@@ -7,6 +7,7 @@ use crate::client::{RedisClient, ScriptReply, read};
 use crate::connect::RedisConnector;
 use crate::keys::KeyNames;
 use crate::log::PartitionCount;
+use crate::queue::StoredQueueNames;
 use crate::script::Script;
 use crate::wake::WakeListener;
 use crate::{RedisConfig, examine, log};
@@ -18,6 +19,7 @@ pub struct RedisStore {
     listener: Arc<WakeListener>,
     pub(crate) names: Arc<KeyNames>,
     pub(crate) partitions: Arc<PartitionCount>,
+    pub(crate) queue_names: Arc<StoredQueueNames>,
 }
 
 impl std::fmt::Debug for RedisStore {
@@ -48,6 +50,7 @@ impl RedisStore {
             listener: Arc::new(WakeListener::new(connector, names.wake_channel())),
             names: Arc::new(names),
             partitions: Arc::new(PartitionCount::new(partitions)),
+            queue_names: Arc::default(),
         })
     }
 

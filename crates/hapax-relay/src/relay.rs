@@ -57,6 +57,7 @@ impl Relay {
     /// Works until `stop`; then waits for the messages in flight and hands the other rows back.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let (context, mut batches) = (self.context, JoinSet::new());
+        context.gate.start_metrics();
         let supply = Supply::new(self.queue, &context.config);
         context.work(supply, &mut batches, pin!(stop)).await;
         context.gate.close();

@@ -99,6 +99,14 @@ impl SinkGate {
         }
     }
 
+    /// Makes the series of the sink's health and of each result exist before the first row, for alerts.
+    pub(crate) fn start_metrics(&self) {
+        set_up_gauge(self.sink, &self.breaker.health().borrow());
+        for result in ["delivered", "refused", "rejected", "unanswered", "cut", "unreachable"] {
+            self.sent_counter(result).increment(0);
+        }
+    }
+
     pub(crate) fn metrics(&self) -> &SinkMetrics {
         self.metrics.get_or_init(|| SinkMetrics {
             in_flight: metrics::gauge!(metric_names::RELAY_IN_FLIGHT, "sink" => self.sink),
@@ -274,15 +282,14 @@ impl Drop for InFlightSend<'_> {
 }
 
 fn report_health(sink: &'static str, health: &TargetHealth) {
-    let gauge = metrics::gauge!(metric_names::RELAY_SINK_UP, "sink" => sink);
+    set_up_gauge(sink, health);
     match health {
-        TargetHealth::Up => {
-            gauge.set(1.0);
-            tracing::info!(sink, "the sink is up");
-        }
-        TargetHealth::Down(reason) => {
-            gauge.set(0.0);
-            tracing::warn!(sink, "the sink is down: {reason}");
-        }
+        TargetHealth::Up => tracing::info!(sink, "the sink is up"),
+        TargetHealth::Down(reason) => tracing::warn!(sink, "the sink is down: {reason}"),
     }
+}
+
+fn set_up_gauge(sink: &'static str, health: &TargetHealth) {
+    let is_up = *health == TargetHealth::Up;
+    metrics::gauge!(metric_names::RELAY_SINK_UP, "sink" => sink).set(f64::from(u8::from(is_up)));
 }

@@ -183,6 +183,7 @@ impl Gateway {
     /// cannot be stored.
     pub async fn run(&self, stop: impl Future<Output = ()>) {
         let stop = pin!(stop);
+        set_up_gauge(&self.shared.breaker.health().borrow());
         tokio::select! {
             () = self.worker.run(stop) => {}
             () = self.unprotected.report_handled_forever() => {}
@@ -230,16 +231,16 @@ impl HandlingSlots {
 }
 
 fn report_health(health: &TargetHealth) {
+    set_up_gauge(health);
     match health {
-        TargetHealth::Up => {
-            gauge!(metric_names::LINE_BOT_UP).set(1.0);
-            tracing::info!("the bot is up");
-        }
-        TargetHealth::Down(reason) => {
-            gauge!(metric_names::LINE_BOT_UP).set(0.0);
-            tracing::warn!("the bot is down: {reason}");
-        }
+        TargetHealth::Up => tracing::info!("the bot is up"),
+        TargetHealth::Down(reason) => tracing::warn!("the bot is down: {reason}"),
     }
+}
+
+fn set_up_gauge(health: &TargetHealth) {
+    let is_up = *health == TargetHealth::Up;
+    gauge!(metric_names::LINE_BOT_UP).set(f64::from(u8::from(is_up)));
 }
 
 fn count_event(kind: EventKind, result: &'static str) {

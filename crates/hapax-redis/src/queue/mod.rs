@@ -1,6 +1,7 @@
 //! Queues: all keys of a queue are in one slot, and every step is one script.
 
 mod item;
+mod names;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::script::{
 };
 use crate::store::RedisStore;
 use item::digest;
+pub(crate) use names::StoredQueueNames;
 
 /// The keys of a queue, in the order of `lua/queue.lua`.
 const KEYS: [&str; 7] = ["items", "bodies", "ready", "later", "leased", "done", "index"];
@@ -35,8 +37,10 @@ impl Queue for RedisStore {
             args.extend([key.unwrap_or_default().as_bytes().to_vec(), ms(item.delay).into()]);
             args.push(item::encode(item));
         }
-        let reply = self.run_and_notify(&ENQUEUE, queue, args, true).await?;
-        let accepted = reply.read::<String>()?;
+        // Together, so that a list that cannot be written takes no time from the items.
+        let enqueued = self.run_and_notify(&ENQUEUE, queue, args, true);
+        let ((), reply) = tokio::join!(self.store_queue_name(queue), enqueued);
+        let accepted = reply?.read::<String>()?;
         let answer = |yes| if yes == b'1' { Enqueued::Accepted } else { Enqueued::Duplicate };
         let answers: Vec<_> = accepted.bytes().map(answer).collect();
         (answers.len() == items.len()).then_some(answers).ok_or_else(unexpected_reply)
@@ -60,6 +64,12 @@ impl Queue for RedisStore {
             .collect::<StoreResult<Vec<_>>>()?;
         // A repeated call returns the items in the order of the index, the first one in the order of leasing.
         leased.sort_by_key(|leased| std::cmp::Reverse(leased.age));
+        if !leased.is_empty() {
+            // The list may be lost, or the items may be an earlier version's. The lease is running: its owner
+            // does not wait for this.
+            let (store, queue) = (self.clone(), queue.clone());
+            tokio::spawn(async move { store.store_queue_name(&queue).await });
+        }
         Ok(leased)
     }
 
@@ -136,19 +146,8 @@ impl Queue for RedisStore {
         Ok(Some(item))
     }
 
-    /// Scans the whole key space, within the timeout of one call: for operators.
     async fn queues(&self) -> StoreResult<Vec<QueueName>> {
-        let names = self.scan_names(&format!("{}:{{q:*}}:items", self.names.prefix)).await?;
-        let mut queues: Vec<_> = names
-            .iter()
-            .filter_map(|name| name.strip_prefix(&*self.names.prefix)?.strip_prefix(":{q:"))
-            .filter_map(|name| name.strip_suffix("}:items"))
-            .map(|name| name.replace("%7B", "{").replace("%7D", "}").replace("%25", "%"))
-            .filter_map(|name| QueueName::new(&name).ok())
-            .collect();
-        queues.sort_by(|a, b| a.as_str().cmp(b.as_str()));
-        queues.dedup();
-        Ok(queues)
+        self.read_queue_names().await
     }
 
     async fn resolve_dead(

@@ -156,3 +156,21 @@ async fn queue_removes_expired_items_in_small_steps() {
     assert_eq!(kept, ["hapax:{q:mail}:items"], "only the last number is left");
     assert_eq!(redis.cli(&["HLEN", "hapax:{q:mail}:items"]), "1");
 }
+
+#[tokio::test]
+async fn fault_42_lost_list_of_queues_is_made_again() {
+    let (redis, store) = server();
+    let _ = store.enqueue(&queue(), &[item("a"), item("b")]).await.unwrap();
+    assert_eq!(store.queues().await.unwrap(), [queue()]);
+    redis.cli(&["DEL", "hapax:{queues}"]);
+    assert!(store.queues().await.unwrap().is_empty());
+    // Another process has not stored the name yet.
+    let other = patient(&redis.url());
+    assert_eq!(other.lease(&queue(), &LeaseRequest::new(1, LONG)).await.unwrap().len(), 1);
+    let listed = async {
+        while store.queues().await.unwrap() != [queue()] {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(WAIT_TIMEOUT, listed).await.expect("the queue is listed again");
+}

@@ -15,7 +15,7 @@ pub(super) fn start() -> anyhow::Result<PrometheusHandle> {
         })?;
     let handle = builder.install_recorder()?;
     metric_names::describe_metrics();
-    metric_names::start_counters();
+    metric_names::start_at_zero();
     Ok(handle)
 }
 

@@ -1,5 +1,7 @@
 //! The `hapax` binary and real servers, end to end.
 
+mod alerts;
+mod browser;
 mod bus_consume;
 mod cli_command;
 mod cli_doctor;
@@ -26,6 +28,7 @@ mod line_simulate;
 mod progress_page;
 mod proxy_answers;
 mod proxy_failures;
+mod proxy_grpc;
 mod proxy_identity;
 mod proxy_kills;
 mod proxy_once;

@@ -166,3 +166,16 @@ async fn fault_42_gauges_show_queues_commands_and_locks() {
         age.is_some_and(|age| age > 0.0)
     });
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fault_42_queues_of_other_processes_have_gauges_on_redis() {
+    let redis = TestStore::redis();
+    let server = Setup::on(&redis.url()).flags(&["--gauge-interval", "50ms"]).start();
+    server.counts("hapax_queue_dead{queue=\"outbox\"} 0\n");
+    let patient = hapax::StoreConfig::default().timeout(crate::support::WAIT_TIMEOUT);
+    let store = hapax::open(&redis.url(), &patient).unwrap();
+    let item = hapax::queue::QueueItem::new(&hapax::Tenant::default(), "t", "{}");
+    let queue = hapax::queue::QueueName::new("mail").unwrap();
+    let _ = store.enqueue(&queue, &[item]).await.unwrap();
+    server.counts("hapax_queue_depth{queue=\"mail\"} 1\n");
+}

@@ -1,6 +1,7 @@
 //! A bot behind the gateway: it checks and records its calls, and behaves as the test asks.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +47,9 @@ pub(crate) struct Call {
     pub(crate) event: Value,
     /// Whether the bot finished the call.
     pub(crate) ended: bool,
+    /// When it began and when it ended, on a clock that ticks with every beginning and end of a call.
+    pub(crate) began_at: u64,
+    pub(crate) ended_at: u64,
 }
 
 impl Call {
@@ -64,6 +68,7 @@ struct Inner {
     /// Violations: calls that a gateway must never send.
     wrong: Mutex<Vec<String>>,
     go: Semaphore,
+    ticks: AtomicU64,
 }
 
 pub(crate) struct Bot {
@@ -83,6 +88,7 @@ impl Bot {
             calls: Mutex::default(),
             wrong: Mutex::default(),
             go: Semaphore::new(0),
+            ticks: AtomicU64::new(0),
         });
         tokio::spawn({
             let inner = inner.clone();
@@ -178,6 +184,8 @@ async fn answer(
         fence: number("hapax-fence"),
         event: json["events"][0].clone(),
         ended: false,
+        began_at: 0,
+        ended_at: 0,
         body,
     };
     if call.key.is_empty() || call.attempt == 0 || json["events"][1] != Value::Null {
@@ -187,12 +195,13 @@ async fn answer(
     act(&inner, call).await
 }
 
-async fn act(inner: &Inner, call: Call) -> Result<Response<Full<Bytes>>, io::Error> {
+async fn act(inner: &Inner, mut call: Call) -> Result<Response<Full<Bytes>>, io::Error> {
     let script = lock(&inner.script).clone();
     let deed = script(&call);
     let token = call.event["replyToken"].as_str().unwrap_or_default().to_owned();
     let number = {
         let mut calls = lock(&inner.calls);
+        call.began_at = inner.ticks.fetch_add(1, Ordering::SeqCst);
         calls.push(call);
         calls.len() - 1
     };
@@ -212,7 +221,9 @@ async fn act(inner: &Inner, call: Call) -> Result<Response<Full<Bytes>>, io::Err
         }
         Reaction::Cut => return Err(hung_up()),
     };
-    lock(&inner.calls)[number].ended = true;
+    let call = &mut lock(&inner.calls)[number];
+    call.ended = true;
+    call.ended_at = inner.ticks.fetch_add(1, Ordering::SeqCst);
     Ok(status(answered))
 }
 

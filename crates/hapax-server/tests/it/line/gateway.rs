@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::cli_support::run;
-use crate::line::harness::{ACCESS_TOKEN, DESTINATION, LIMIT, SECRET, Scene, secrets};
+use crate::line::harness::{ACCESS_TOKEN, DESTINATION, LIMIT, Scene};
 use crate::line::leaks::{self, Tokens};
 use crate::support::http::{HttpRequest, HttpResponse};
 use crate::support::{HapaxProcess, eventually};
@@ -33,7 +33,8 @@ impl<'a> Start<'a> {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command.arg("line").current_dir(folder.path()).env_clear();
-        command.env("LINE_CHANNEL_SECRET", SECRET).env("LINE_CHANNEL_ACCESS_TOKEN", ACCESS_TOKEN);
+        command.env("LINE_CHANNEL_SECRET", scene.secret);
+        command.env("LINE_CHANNEL_ACCESS_TOKEN", ACCESS_TOKEN);
         command.env("LINE_API_BASE", scene.line.base());
         let (listen, path) = ("127.0.0.1:0".into(), "/bot".into());
         let store = Some(scene.store_url.clone());
@@ -118,10 +119,11 @@ impl<'a> Start<'a> {
         let process = HapaxProcess::start(self.complete());
         let address = process.address();
         let url = format!("http://{address}/line/webhook");
-        let sender = WebhookSender::new(&url, &secrets(), DESTINATION).expect("a URL");
+        let secrets = ChannelSecrets::new(self.scene.secret).expect("a secret");
+        let sender = WebhookSender::new(&url, &secrets, DESTINATION).expect("a URL");
         let tokens = self.scene.tokens.clone();
         let answers = Mutex::default();
-        Gateway { process, address, answers, sender, tokens, _folder: self.folder }
+        Gateway { process, address, answers, sender, secrets, tokens, _folder: self.folder }
     }
 }
 
@@ -143,6 +145,7 @@ pub(crate) struct Gateway {
     /// The texts of all responses, which are searched for personal data like the log.
     answers: Mutex<String>,
     sender: WebhookSender,
+    secrets: ChannelSecrets,
     tokens: Tokens,
     _folder: TempDir,
 }
@@ -165,7 +168,7 @@ impl Gateway {
 
     /// Sends a body verbatim, signed.
     pub(crate) async fn send_raw(&self, body: &str) -> u16 {
-        self.send_signed(body, Some(&secrets().sign(body.as_bytes()))).await
+        self.send_signed(body, Some(&self.secrets.sign(body.as_bytes()))).await
     }
 
     pub(crate) async fn send_signed(&self, body: &str, signature: Option<&str>) -> u16 {

@@ -31,17 +31,24 @@ pub(crate) struct Scene {
     /// The URL by which the gateways open the store.
     pub(crate) store_url: String,
     pub(crate) tokens: Tokens,
+    /// The secret of the channel.
+    pub(crate) secret: &'static str,
     store: TestStore,
 }
 
 impl Scene {
     pub(crate) async fn on(store: TestStore) -> Self {
+        Self::of_channel(SECRET, store).await
+    }
+
+    /// A scene of a channel with its own secret.
+    pub(crate) async fn of_channel(secret: &'static str, store: TestStore) -> Self {
         let line =
             SimulatedApi::start("127.0.0.1:0", ACCESS_TOKEN).await.expect("LINE's side starts");
         let client =
             LineClient::new(&line.base(), ACCESS_TOKEN).expect("a base").timeout(WAIT_TIMEOUT);
-        let bot = Bot::start(secrets(), client).await;
-        Self { line, bot, store_url: store.url(), tokens: Tokens::default(), store }
+        let bot = Bot::start(ChannelSecrets::new(secret).expect("a secret"), client).await;
+        Self { line, bot, store_url: store.url(), tokens: Tokens::default(), secret, store }
     }
 
     pub(crate) async fn on_redis() -> Self {

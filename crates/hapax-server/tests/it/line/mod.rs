@@ -2,6 +2,7 @@
 
 mod batches;
 pub(crate) mod bot;
+mod channels;
 mod checker;
 mod checklist;
 mod crashes;
@@ -9,6 +10,7 @@ mod gateway;
 mod harness;
 mod leaks;
 mod monitor;
+mod order;
 mod outages;
 mod privacy;
 mod redelivery;
