@@ -144,6 +144,8 @@ async fn fault_08_one_event_tries_while_the_bot_takes_nothing() {
         let reason = failure.to_string();
         let is_down = |health: &TargetHealth| *health == TargetHealth::Down(reason.clone().into());
         tokio::time::timeout(WAIT_TIMEOUT, health.wait_for(is_down)).await.unwrap().unwrap();
+        // Every failure is recorded: a late one would hide the next reason.
+        setup.queued(5, 0).await;
     }
     // The first event that is handled ends it.
     for _ in 0..5 {
