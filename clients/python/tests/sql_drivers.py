@@ -11,13 +11,16 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import psycopg
 import sqlalchemy
 from conftest import BINARY, PATIENCE, clean_environment
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import hapax_client.django
+import hapax_client.psycopg
 import hapax_client.sqlalchemy
 import hapax_client.sqlite
 
@@ -26,6 +29,12 @@ DRIVERS = [
     "sqlalchemy-sqlite",
     "sqlalchemy-aiosqlite",
     "django-sqlite",
+    "psycopg",
+    "psycopg-async",
+    "sqlalchemy-psycopg",
+    "sqlalchemy-psycopg-async",
+    "sqlalchemy-asyncpg",
+    "django-postgres",
 ]
 
 
@@ -81,12 +90,45 @@ class Driver:
         finally:
             connection.close()
 
+    @contextmanager
+    def _psycopg(self) -> Iterator[Calls]:
+        with psycopg.connect(self.store) as connection:
+            yield _calls(hapax_client.psycopg, connection, _fetching(connection.execute))
+
+    @contextmanager
+    def _psycopg_async(self) -> Iterator[Calls]:
+        run = self._run
+        connection = run(psycopg.AsyncConnection.connect(self.store))
+
+        def execute(sql: str) -> Any:
+            async def fetch() -> Any:
+                cursor = await connection.execute(sql)
+                return await cursor.fetchall() if cursor.description else []
+
+            return run(fetch())
+
+        module = SimpleNamespace(
+            Idempotency=hapax_client.psycopg.AsyncIdempotency,
+            Outbox=hapax_client.psycopg.AsyncOutbox,
+            Inbox=hapax_client.psycopg.AsyncInbox,
+        )
+        try:
+            yield _awaited(run, _calls(module, connection, execute))
+            run(connection.commit())
+        finally:
+            run(connection.close())
+
     # SQLAlchemy
 
     @contextmanager
     def _sqlalchemy_sqlite(self) -> Iterator[Calls]:
         url = f"sqlite:///{self.path}"
         with self._session(url, connect_args={"timeout": 60}) as calls:
+            yield calls
+
+    @contextmanager
+    def _sqlalchemy_psycopg(self) -> Iterator[Calls]:
+        with self._session(self.store.replace("postgres://", "postgresql+psycopg://")) as calls:
             yield calls
 
     @contextmanager
@@ -100,6 +142,18 @@ class Driver:
     def _sqlalchemy_aiosqlite(self) -> Iterator[Calls]:
         url = f"sqlite+aiosqlite:///{self.path}"
         with self._async_session(url, connect_args={"timeout": 60}) as calls:
+            yield calls
+
+    @contextmanager
+    def _sqlalchemy_psycopg_async(self) -> Iterator[Calls]:
+        url = self.store.replace("postgres://", "postgresql+psycopg://")
+        with self._async_session(url) as calls:
+            yield calls
+
+    @contextmanager
+    def _sqlalchemy_asyncpg(self) -> Iterator[Calls]:
+        url = self.store.replace("postgres://", "postgresql+asyncpg://")
+        with self._async_session(url) as calls:
             yield calls
 
     @contextmanager
@@ -125,6 +179,11 @@ class Driver:
 
     @contextmanager
     def _django_sqlite(self) -> Iterator[Calls]:
+        with self._atomic() as calls:
+            yield calls
+
+    @contextmanager
+    def _django_postgres(self) -> Iterator[Calls]:
         with self._atomic() as calls:
             yield calls
 
@@ -191,6 +250,14 @@ def configure_django(store: str, suffix: str = "first") -> str:
 
 def _calls(module: Any, handle: Any, execute: Any) -> Calls:
     return Calls(module.Idempotency(handle), module.Outbox(handle), module.Inbox(handle), execute)
+
+
+def _fetching(execute: Any) -> Any:
+    def run(sql: str) -> Any:
+        cursor = execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+    return run
 
 
 def _fetching_rows(execute: Any) -> Any:

@@ -80,6 +80,21 @@ def test_sql_answer_over_http_is_replayed(driver, http, key):
         assert (begun.status, begun.headers, begun.body) == (201, {"a": "b"}, b"done")
 
 
+def test_sql_completion_wakes_a_waiter_over_http(driver, http, key):
+    with driver.transaction() as tx:
+        token = granted(tx, key)
+    answers = []
+    path = f"/v1/commands/{OPERATION}/{key}"
+    waiter = threading.Thread(
+        target=lambda: answers.append(http.post(path, json={"wait_ms": 60_000}).json())
+    )
+    waiter.start()
+    with driver.transaction() as tx:
+        assert tx.idempotency.complete(OPERATION, key, token, 201, body=b"made")
+    waiter.join(PATIENCE)
+    assert [(answer["status"], answer["body"]) for answer in answers] == [(201, "made")]
+
+
 def test_sql_and_client_agree_on_no_fingerprint(driver, key):
     with hapax_client.connect(driver.server.url) as client:
         token = client.command(OPERATION, key).begin().token

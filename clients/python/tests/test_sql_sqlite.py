@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import random
 import sqlite3
 
 import httpx
@@ -14,7 +12,6 @@ from sql_drivers import migrate
 from hapax_client import Busy, HapaxError
 from hapax_client._sql import file_clock
 from hapax_client._sql.sqlite import SCHEMA_VERSION, key_digest
-from hapax_client._sql.values import fingerprint_of
 from hapax_client.sqlalchemy import Idempotency as SqlAlchemyIdempotency
 from hapax_client.sqlite import Idempotency, Inbox, Outbox
 
@@ -159,16 +156,3 @@ def test_sqlite_clock_of_a_stored_boot_agrees_with_the_server(sql_servers):
     connection.close()
     # The file knows this boot, and a new base is not needed: both programs tell the same time.
     assert file_clock.file_time(meta).rows == {}
-
-
-def test_fingerprint_ignores_the_order_of_members():
-    members = [("a", 1), ("b", [1, 2.5]), ("c", {"d": None, "e": "\u00e9\n"})]
-    prints = set()
-    for _ in range(5):
-        random.shuffle(members)
-        prints.add(fingerprint_of(dict(members)))
-    assert len(prints) == 1
-    # SHA-256 over the length as eight bytes and the canonical text, as Rust's `Fingerprint::of`.
-    text = b'{"a":1}'
-    expected = hashlib.sha256(b"\0" * 7 + bytes([len(text)]) + text).hexdigest()
-    assert fingerprint_of({"a": 1}) == expected

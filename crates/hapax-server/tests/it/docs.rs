@@ -47,7 +47,8 @@ fn docs_links_lead_somewhere() {
     pages.extend(others.map(str::to_owned));
     pages.push("deploy/README.md".to_owned());
     let examples =
-        "orders behind-fastapi progress-page order-flow weather-bot bookkeeping-bot".split(' ');
+        "orders behind-fastapi fastapi-orders progress-page order-flow weather-bot bookkeeping-bot"
+            .split(' ');
     pages.extend(examples.map(|example| format!("examples/{example}/README.md")));
     for page in pages {
         let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();

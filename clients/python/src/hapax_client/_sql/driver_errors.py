@@ -77,7 +77,8 @@ def _postgres_error(state: str, error: BaseException) -> Optional[HapaxError]:
         )
     if state == "42501":
         return Unauthorized(
-            "this role may not call the functions of hapax; GRANT hapax_app TO the role"
+            "this role may not call the functions of hapax; their owner grants it with `SELECT"
+            " hapax_grant_app('ROLE')`"
         )
     if state == "22023":
         return InvalidRequest(str(error).splitlines()[0])

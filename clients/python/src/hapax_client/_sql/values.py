@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Optional, Union
 
+from .. import _json_values
 from ..errors import InvalidRequest
 
 #: Seconds, or a timedelta.
@@ -237,16 +237,12 @@ def check_not_before(not_before: Optional[datetime]) -> Optional[datetime]:
 
 
 def fingerprint_of(value: Any) -> str:
-    """A fingerprint of a JSON value: the order of members does not matter. Rust's ``once`` makes
-    the same one of the same input."""
+    """A fingerprint of a request, as the decorator ``client.once`` makes it of its arguments: of any
+    JSON value, dataclass or pydantic model. The order of members does not matter."""
     try:
-        text = json.dumps(
-            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
+        return _json_values.fingerprint_of(value)
     except (TypeError, ValueError) as error:
         raise InvalidRequest("a fingerprint is made of a JSON value") from error
-    data = text.encode()
-    return hashlib.sha256(len(data).to_bytes(8, "big") + data).hexdigest()
 
 
 def _check_text(part: str, text: str, lowest: int = 0x21, limit: int = 255) -> str:
