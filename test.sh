@@ -9,7 +9,8 @@
 #                                     eval "$(./test.sh --setup-only)" prepares a shell
 #
 # Reads:
-#   HAPAX_TEST_SCALE    default 1; multiplies the kill loops and the property test cases
+#   HAPAX_TEST_SCALE    default 1; multiplies the kill loops and the property test cases; above 1
+#                       every program of crates/hapax-sqlite/compat is built and run
 #   HAPAX_FUZZ_SECONDS  new inputs for so long on each fuzz target; 0 skips fuzzing; unset: a fixed
 #                       seed and number of inputs, so that a run can be repeated
 #   CI                  when set, the nextest profile `ci` is used: a test that needs a real server
@@ -370,6 +371,12 @@ step env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 if [[ ${HAPAX_FUZZ_SECONDS:-} != 0 ]]; then
     install_fuzzer
     step fuzz/run.sh "${HAPAX_FUZZ_SECONDS:-}"
+fi
+# Other SQLite crates beside hapax in one program: all must resolve, a few are built and run.
+if [[ $HAPAX_TEST_SCALE =~ ^[0-9]+$ ]] && ((HAPAX_TEST_SCALE > 1)); then
+    step crates/hapax-sqlite/compat/run.sh --all
+else
+    step crates/hapax-sqlite/compat/run.sh
 fi
 mkdir -p "$HAPAX_TEST_LOGS" && rm -f "$HAPAX_TEST_LOGS"/*
 run_tests --workspace

@@ -11,9 +11,14 @@ use crate::session::Session;
 /// A commit that concerns more keys than this wakes all waiters.
 const MAX_KEYS: usize = 100;
 /// How many notes are kept: a process that is further behind wakes all its waiters.
-const KEPT: i64 = 10_000;
+pub(crate) const KEPT: i64 = 10_000;
+/// After how many notes the oldest are deleted: deleting touches a page that the insert does not.
+pub(crate) const TRIM_INTERVAL: i64 = 256;
 /// How many notes are read at once; more wake all waiters.
 const MAX_READ: usize = 1000;
+
+pub(crate) const INSERT_NOTE: &str = "INSERT INTO hapax_changes (digest) VALUES (?1)";
+pub(crate) const DELETE_NOTES: &str = "DELETE FROM hapax_changes WHERE id <= ?1";
 
 /// Notes the keys with these digests in the open write transaction. Returns the first and the last
 /// number of the notes.
@@ -25,11 +30,10 @@ pub(crate) fn note(session: Session<'_>, digests: &[u64]) -> StoreResult<Option<
     }
     let mut range = None;
     for digest in notes {
-        let id = session.insert("INSERT INTO hapax_changes (digest) VALUES (?1)", [digest])?;
+        let id = session.insert(INSERT_NOTE, [digest])?;
         range = Some((range.map_or(id, |(first, _)| first), id));
-        // Not each time: deleting touches a page that the insert does not.
-        if id % 256 == 0 {
-            session.execute("DELETE FROM hapax_changes WHERE id <= ?1", [id - KEPT])?;
+        if id % TRIM_INTERVAL == 0 {
+            session.execute(DELETE_NOTES, [id - KEPT])?;
         }
     }
     Ok(range)

@@ -17,7 +17,24 @@ use crate::tx::lock::{lock, try_lock};
 use crate::writer::WriteInfo;
 
 /// The `lease_left` of a claim in another open transaction, whose lease is not visible yet.
-const OPEN_TRANSACTION: Duration = Duration::from_millis(50);
+pub(crate) const OPEN_TRANSACTION: Duration = Duration::from_millis(50);
+
+/// The columns that [`decode_row`] reads.
+pub(crate) const READ_CLAIM: &str = "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, \
+            expires_at, value \
+     FROM hapax_claims WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4";
+
+pub(crate) const WRITE_CLAIM: &str = "INSERT INTO hapax_claims (tenant, kind, scope, name, phase, fence, attempt, token, \
+            fingerprint, granted_at, lease_end, retention, expires_at, value) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+     ON CONFLICT DO UPDATE SET phase = excluded.phase, fence = excluded.fence, \
+            attempt = excluded.attempt, token = excluded.token, \
+            fingerprint = excluded.fingerprint, granted_at = excluded.granted_at, \
+            lease_end = excluded.lease_end, retention = excluded.retention, \
+            expires_at = excluded.expires_at, value = excluded.value";
+
+pub(crate) const DELETE_CLAIM: &str =
+    "DELETE FROM hapax_claims WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4";
 
 #[async_trait]
 impl Claims for SqliteStore {
@@ -108,9 +125,7 @@ pub(crate) fn step(
             Ok(Step::Done(row.fence))
         }
         ClaimChange::Delete(fence) => {
-            let sql = "DELETE FROM hapax_claims \
-                       WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4";
-            session.execute(sql, key_columns(key))?;
+            session.execute(DELETE_CLAIM, key_columns(key))?;
             Ok(Step::Done(fence))
         }
     }
@@ -122,13 +137,7 @@ pub(crate) fn look(session: Session<'_>, key: &Key) -> StoreResult<Option<ClaimV
 }
 
 fn read_row(session: Session<'_>, key: &Key) -> StoreResult<Option<ClaimRow>> {
-    session.first(
-        "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, \
-                expires_at, value \
-         FROM hapax_claims WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
-        key_columns(key),
-        decode_row,
-    )
+    session.first(READ_CLAIM, key_columns(key), decode_row)
 }
 
 pub(crate) fn decode_row(row: &Row<'_>) -> rusqlite::Result<ClaimRow> {
@@ -150,14 +159,7 @@ pub(crate) fn decode_row(row: &Row<'_>) -> rusqlite::Result<ClaimRow> {
 fn write_row(session: Session<'_>, key: &Key, row: &ClaimRow) -> StoreResult<()> {
     let [tenant, kind, scope, name] = key_columns(key);
     let written = session.execute(
-        "INSERT INTO hapax_claims (tenant, kind, scope, name, phase, fence, attempt, token, \
-                fingerprint, granted_at, lease_end, retention, expires_at, value) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
-         ON CONFLICT DO UPDATE SET phase = excluded.phase, fence = excluded.fence, \
-                attempt = excluded.attempt, token = excluded.token, \
-                fingerprint = excluded.fingerprint, granted_at = excluded.granted_at, \
-                lease_end = excluded.lease_end, retention = excluded.retention, \
-                expires_at = excluded.expires_at, value = excluded.value",
+        WRITE_CLAIM,
         params![
             tenant,
             kind,

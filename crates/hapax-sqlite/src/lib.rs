@@ -4,7 +4,8 @@
 //!   thread that commits many calls at once, reader threads beside it. Other processes may have the
 //!   same file open at any time.
 //! - [`HapaxTransaction`] puts hapax into transactions of your own SQLite database (`tx.hapax()`): an
-//!   effect there happens **exactly once**, because its claim is in the same transaction.
+//!   effect there happens **exactly once**, because its claim is in the same transaction. With the feature
+//!   `sqlx` (sqlx 0.9, or 0.8) transactions of `sqlx` can do the same (`HapaxSqlxTransaction`).
 //! - [`migrate`](migrate()) makes hapax's tables in your own database.
 //!
 //! ```text
@@ -48,5 +49,9 @@ mod writer;
 pub use config::SqliteConfig;
 pub use migrate::{SCHEMA_VERSION, migrate, migration_sql};
 pub use rusqlite;
+#[cfg(feature = "sqlx")]
+pub use sqlx;
 pub use store::SqliteStore;
+#[cfg(feature = "sqlx")]
+pub use tx::sqlx_adapter::{HapaxSqlxTransaction, SqlxEffect, SqlxTransaction};
 pub use tx::{HapaxTransaction, SqliteTransaction};

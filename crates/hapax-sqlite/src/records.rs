@@ -12,6 +12,20 @@ use crate::session::{Session, UnsignedColumns, key_columns, to_i64};
 use crate::tx::lock::lock;
 use crate::writer::WriteInfo;
 
+pub(crate) const READ_RECORD: &str = "SELECT version, expires_at, value FROM hapax_records \
+     WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4";
+
+pub(crate) const READ_VERSION: &str = "SELECT version, expires_at FROM hapax_records \
+     WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4";
+
+pub(crate) const WRITE_RECORD: &str = "INSERT INTO hapax_records (tenant, kind, scope, name, version, expires_at, value) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
+     ON CONFLICT DO UPDATE SET version = excluded.version, \
+            expires_at = excluded.expires_at, value = excluded.value";
+
+pub(crate) const DELETE_RECORD: &str =
+    "DELETE FROM hapax_records WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4";
+
 #[async_trait]
 impl Records for SqliteStore {
     async fn get(&self, key: &Key) -> StoreResult<Option<Record>> {
@@ -39,15 +53,10 @@ impl Records for SqliteStore {
 
 pub(crate) fn get(session: Session<'_>, key: &Key) -> StoreResult<Option<Record>> {
     let now = session.now()?;
-    let found = session.first(
-        "SELECT version, expires_at, value FROM hapax_records \
-         WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
-        key_columns(key),
-        |row| {
-            let value = Bytes::copy_from_slice(row.get_ref(2)?.as_blob()?);
-            Ok((value, CurrentVersion::decode(row)?))
-        },
-    )?;
+    let found = session.first(READ_RECORD, key_columns(key), |row| {
+        let value = Bytes::copy_from_slice(row.get_ref(2)?.as_blob()?);
+        Ok((value, CurrentVersion::decode(row)?))
+    })?;
     Ok(found.filter(|(_, current)| current.is_alive(now)).map(|(value, current)| Record {
         value,
         version: current.version,
@@ -74,10 +83,7 @@ pub(crate) fn put(
     let version = session.next_sequence()?;
     let [tenant, kind, scope, name] = key_columns(key);
     session.execute(
-        "INSERT INTO hapax_records (tenant, kind, scope, name, version, expires_at, value) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
-         ON CONFLICT DO UPDATE SET version = excluded.version, \
-                expires_at = excluded.expires_at, value = excluded.value",
+        WRITE_RECORD,
         params![tenant, kind, scope, name, to_i64(version), expires_at, &value[..]],
     )?;
     Ok(Put::Stored { version: Version::new(version.to_string()), created })
@@ -91,10 +97,7 @@ pub(crate) fn delete(session: Session<'_>, key: &Key, expect: &Expect) -> StoreR
     if !expect.holds(Some(&current.version)) {
         return Ok(Deleted::Conflict);
     }
-    session.execute(
-        "DELETE FROM hapax_records WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
-        key_columns(key),
-    )?;
+    session.execute(DELETE_RECORD, key_columns(key))?;
     Ok(Deleted::Done)
 }
 
@@ -106,12 +109,7 @@ struct CurrentVersion {
 
 impl CurrentVersion {
     fn read(session: Session<'_>, key: &Key, now: Timestamp) -> StoreResult<Option<Self>> {
-        let found = session.first(
-            "SELECT version, expires_at FROM hapax_records \
-             WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4",
-            key_columns(key),
-            Self::decode,
-        )?;
+        let found = session.first(READ_VERSION, key_columns(key), Self::decode)?;
         Ok(found.filter(|current| current.is_alive(now)))
     }
 

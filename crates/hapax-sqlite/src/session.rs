@@ -6,6 +6,10 @@ use rusqlite::{Connection, OptionalExtension, Params, Row};
 use crate::error::{column_error, store_error};
 use crate::store_clock::{StoreClock, machine_time};
 
+pub(crate) const INCREMENT_SEQUENCE: &str =
+    "UPDATE hapax_meta SET value = value + 1 WHERE name = 'sequence'";
+pub(crate) const READ_SEQUENCE: &str = "SELECT value FROM hapax_meta WHERE name = 'sequence'";
+
 /// A connection with an open transaction, and the clock that leases and retentions are measured by.
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {
@@ -114,9 +118,8 @@ impl Session<'_> {
     /// The next number of the sequence that fences and versions come from. The caller holds the write
     /// lock. (Two statements cost a third of one with RETURNING, which builds a table in memory.)
     pub(crate) fn next_sequence(&self) -> StoreResult<u64> {
-        self.execute("UPDATE hapax_meta SET value = value + 1 WHERE name = 'sequence'", [])?;
-        let sql = "SELECT value FROM hapax_meta WHERE name = 'sequence'";
-        self.one(sql, [], |row| row.unsigned(0))
+        self.execute(INCREMENT_SEQUENCE, [])?;
+        self.one(READ_SEQUENCE, [], |row| row.unsigned(0))
     }
 }
 

@@ -51,8 +51,24 @@ impl StoreClock {
         connection: &Connection,
         time: &Arc<dyn TimeSource>,
     ) -> StoreResult<(Self, bool)> {
-        let Some(boot) = time.since_boot() else { return Ok((Self::Steady, true)) };
-        let stored = StoredTime::read(connection)?;
+        if time.since_boot().is_none() {
+            return Ok((Self::Steady, true));
+        }
+        let (clock, changed) = Self::from_stored(StoredTime::read(connection)?, time);
+        let Some(changed) = changed else { return Ok((clock, true)) };
+        let state = connection.transaction_state(Some(MAIN_DB)).map_err(store_error)?;
+        if state == TransactionState::Write {
+            changed.write(connection)?;
+        }
+        Ok((clock, false))
+    }
+
+    /// The clock that follows from the stored time, and the time to store if it differs.
+    pub(crate) fn from_stored(
+        stored: Option<StoredTime>,
+        time: &Arc<dyn TimeSource>,
+    ) -> (Self, Option<StoredTime>) {
+        let Some(boot) = time.since_boot() else { return (Self::Steady, None) };
         let wall = to_i64(time.wall().0);
         let base = match stored {
             Some(stored) if stored.boot == boot.boot => {
@@ -65,12 +81,8 @@ impl StoreClock {
         };
         let is_stored =
             stored.is_some_and(|stored| stored.boot == boot.boot && stored.base == base);
-        let state = connection.transaction_state(Some(MAIN_DB)).map_err(store_error)?;
-        if !is_stored && state == TransactionState::Write {
-            StoredTime { boot: boot.boot, base, last: base + boot.elapsed, wall }
-                .write(connection)?;
-        }
-        Ok((Self::SinceBoot { base, time: time.clone() }, is_stored))
+        let new = StoredTime { boot: boot.boot, base, last: base + boot.elapsed, wall };
+        (Self::SinceBoot { base, time: time.clone() }, (!is_stored).then_some(new))
     }
 
     /// The clock of a new connection.
@@ -146,9 +158,19 @@ fn in_transaction<T>(
     done
 }
 
+pub(crate) const READ_TIME: &str = "SELECT max(CASE name WHEN 'clock_boot' THEN value END), \
+            max(CASE name WHEN 'clock_base' THEN value END), \
+            max(CASE name WHEN 'clock_last' THEN value END), \
+            max(CASE name WHEN 'clock_wall' THEN value END) \
+     FROM hapax_meta WHERE name >= 'clock_' AND name < 'clock`'";
+
+pub(crate) const WRITE_TIME: &str = "INSERT INTO hapax_meta (name, value) VALUES ('clock_boot', ?1), ('clock_base', ?2), \
+            ('clock_last', ?3), ('clock_wall', ?4) \
+     ON CONFLICT DO UPDATE SET value = excluded.value";
+
 /// The `clock_…` rows of `hapax_meta`.
 #[derive(Clone, Copy)]
-struct StoredTime {
+pub(crate) struct StoredTime {
     boot: i64,
     base: i64,
     last: i64,
@@ -157,30 +179,25 @@ struct StoredTime {
 
 impl StoredTime {
     fn read(connection: &Connection) -> StoreResult<Option<Self>> {
-        let sql = "SELECT max(CASE name WHEN 'clock_boot' THEN value END), \
-                          max(CASE name WHEN 'clock_base' THEN value END), \
-                          max(CASE name WHEN 'clock_last' THEN value END), \
-                          max(CASE name WHEN 'clock_wall' THEN value END) \
-                   FROM hapax_meta WHERE name >= 'clock_' AND name < 'clock`'";
-        let found = connection.prepare_cached(sql).and_then(|mut query| {
-            query.query_row([], |row| {
-                let column = |n| row.get::<_, Option<i64>>(n);
-                Ok((column(0)?, column(1)?, column(2)?, column(3)?))
-            })
+        let found = connection.prepare_cached(READ_TIME).and_then(|mut query| {
+            query.query_row([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))
         });
-        Ok(match found.map_err(column_error)? {
-            (Some(boot), Some(base), Some(last), Some(wall)) => {
-                Some(Self { boot, base, last, wall })
-            }
-            _ => None,
-        })
+        found.map(Self::from_columns).map_err(column_error)
+    }
+
+    /// From the columns of [`READ_TIME`].
+    pub(crate) fn from_columns(columns: [Option<i64>; 4]) -> Option<Self> {
+        let [boot, base, last, wall] = columns;
+        Some(Self { boot: boot?, base: base?, last: last?, wall: wall? })
+    }
+
+    /// The parameters of [`WRITE_TIME`].
+    pub(crate) fn columns(self) -> [i64; 4] {
+        [self.boot, self.base, self.last, self.wall]
     }
 
     fn write(self, connection: &Connection) -> StoreResult<()> {
-        let sql = "INSERT INTO hapax_meta (name, value) VALUES ('clock_boot', ?1), \
-                          ('clock_base', ?2), ('clock_last', ?3), ('clock_wall', ?4) \
-                   ON CONFLICT DO UPDATE SET value = excluded.value";
-        execute(connection, sql, params![self.boot, self.base, self.last, self.wall]).map(drop)
+        execute(connection, WRITE_TIME, self.columns()).map(drop)
     }
 }
 

@@ -29,7 +29,8 @@
 //! | `sqlite` (on by default) | the embedded file, and `tx.hapax()` in transactions of rusqlite |
 //! | `redis` | a single Redis or Valkey, Sentinel, Cluster |
 //! | `postgres` | PostgreSQL, and `tx.hapax()` in transactions of tokio-postgres |
-//! | `sqlx` | with `postgres`: `tx.hapax()` in transactions of sqlx 0.9 |
+//! | `sqlx-postgres` (also `sqlx`) | with `postgres`: `tx.hapax()` in transactions of sqlx 0.9 |
+//! | `sqlx-sqlite` | with `sqlite`: `tx.hapax()` in transactions of sqlx 0.9, or of 0.8 |
 //!
 //! | you have | you want | use |
 //! |---|---|---|
@@ -41,7 +42,7 @@
 //! | a commit that others must hear of | a message if and only if it commits | `tx.hapax().enqueue(…)` in your transaction, and `hapax-relay` to send it |
 //! | messages that are delivered twice | one effect | [`inbox::Inbox`]; in your transaction `tx.hapax().receive(…)` |
 //! | work for later | leases, retries, dead letters | [`Queue`] |
-//! | a database transaction of your own | the claim inside it | `HapaxTransaction` of `hapax::sqlite` and `hapax::postgres` (`tx.hapax()` in transactions of rusqlite, tokio-postgres and, with the feature `sqlx`, of sqlx) |
+//! | a database transaction of your own | the claim inside it | `HapaxTransaction` of `hapax::sqlite` and `hapax::postgres` (`tx.hapax()` in transactions of rusqlite, tokio-postgres and, with the features `sqlx-sqlite` and `sqlx-postgres`, of sqlx) |
 //! | a store of your own | the same laws | [`Claims`], [`Records`], [`Log`], [`Queue`], [`memory`] as the example, `hapax-conformance` |
 //!
 //! The file `docs/promises.md` in the repository lists what each store promises, and what it does

@@ -7,6 +7,10 @@ use rusqlite::params;
 use super::item;
 use crate::session::{Session, to_i64};
 
+/// Deletes an item whose retention is over, so that another one with its id can be added.
+pub(crate) const FORGET_ITEM: &str = "DELETE FROM hapax_outbox \
+     WHERE queue = ?1 AND id = ?2 AND state = 6 AND forget_at <= ?3";
+
 /// The caller holds the write lock, and rolls back if this fails.
 pub(crate) fn enqueue(
     session: Session<'_>,
@@ -23,11 +27,8 @@ fn add(
     item: &QueueItem,
     now: Timestamp,
 ) -> StoreResult<Enqueued> {
-    // An item with the same id whose retention is over does not count.
-    let forget = "DELETE FROM hapax_outbox \
-                  WHERE queue = ?1 AND id = ?2 AND state = 6 AND forget_at <= ?3";
     let done = params![queue.as_str(), item.id.to_string(), to_i64(now.0)];
     let added = item::insert(session, queue, item, now)?
-        || session.execute(forget, done)? == 1 && item::insert(session, queue, item, now)?;
+        || session.execute(FORGET_ITEM, done)? == 1 && item::insert(session, queue, item, now)?;
     Ok(if added { Enqueued::Accepted } else { Enqueued::Duplicate })
 }

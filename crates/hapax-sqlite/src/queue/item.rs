@@ -13,6 +13,10 @@ use rusqlite::{Row, params};
 use crate::error::internal_error;
 use crate::session::{Session, to_i64};
 
+pub(crate) const INSERT_ITEM: &str = "INSERT INTO hapax_outbox (queue, id, tenant, topic, key, payload, content_type, headers, \
+            deliver_after, created_at) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (queue, id) DO NOTHING";
+
 /// Inserts a row and returns whether its id is new. The triggers of the table set its state.
 pub(super) fn insert(
     session: Session<'_>,
@@ -20,27 +24,44 @@ pub(super) fn insert(
     item: &QueueItem,
     now: Timestamp,
 ) -> StoreResult<bool> {
-    let headers = serde_json::to_string(&item.headers)
-        .map_err(|_| internal_error("headers without a text"))?;
-    let deliver_after = (item.delay > Duration::ZERO).then(|| to_i64(now.plus(item.delay).0));
+    let columns = ItemColumns::of(item, now, session.wall())?;
     let added = session.execute(
-        "INSERT INTO hapax_outbox (queue, id, tenant, topic, key, payload, content_type, headers, \
-                deliver_after, created_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (queue, id) DO NOTHING",
+        INSERT_ITEM,
         params![
             queue.as_str(),
-            item.id.to_string(),
+            columns.id,
             item.tenant.as_str(),
             &*item.topic,
             item.key.as_deref(),
             &item.payload[..],
             item.content_type.as_deref(),
-            Some(headers).filter(|_| !item.headers.is_empty()),
-            deliver_after,
-            to_i64(session.wall().0),
+            columns.headers,
+            columns.deliver_after,
+            columns.created_at,
         ],
     )?;
     Ok(added == 1)
+}
+
+/// The columns of an item that are not stored as they are.
+pub(crate) struct ItemColumns {
+    pub(crate) id: String,
+    pub(crate) headers: Option<String>,
+    pub(crate) deliver_after: Option<i64>,
+    pub(crate) created_at: i64,
+}
+
+impl ItemColumns {
+    pub(crate) fn of(item: &QueueItem, now: Timestamp, wall: Timestamp) -> StoreResult<Self> {
+        let headers = serde_json::to_string(&item.headers)
+            .map_err(|_| internal_error("headers without a text"))?;
+        Ok(Self {
+            id: item.id.to_string(),
+            headers: Some(headers).filter(|_| !item.headers.is_empty()),
+            deliver_after: (item.delay > Duration::ZERO).then(|| to_i64(now.plus(item.delay).0)),
+            created_at: to_i64(wall.0),
+        })
+    }
 }
 
 /// The columns that [`decode`] reads, in this order.

@@ -22,6 +22,8 @@ use crate::session::Session;
 use crate::writer::WriteInfo;
 
 pub(crate) use enqueue::enqueue;
+#[cfg(feature = "sqlx")]
+pub(crate) use {enqueue::FORGET_ITEM, item::INSERT_ITEM, item::ItemColumns};
 
 /// The weight of an item in a batch, beside its payload: writing its row takes as long as this many
 /// bytes.

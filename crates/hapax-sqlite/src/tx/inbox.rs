@@ -1,6 +1,8 @@
+use std::time::Duration;
+
 use bytes::Bytes;
 use hapax_core::inbox::{InboxError, MessageStatus, RETENTION};
-use hapax_core::{ClaimRequest, Claimed, Key, OnUnknown, Step, StoreError};
+use hapax_core::{ClaimRequest, Claimed, Key, OnUnknown, Step, StoreError, Ticket};
 
 use super::SqliteTransaction;
 
@@ -38,21 +40,34 @@ impl SqliteTransaction<'_> {
     /// ```
     pub fn receive(&self, consumer: &str, message_id: &str) -> Result<MessageStatus, InboxError> {
         let key = Key::inbox(&self.tenant, consumer, message_id)?;
-        let retention = self.retention.unwrap_or(RETENTION);
-        // The lease does not matter: the claim is settled before any other transaction sees it.
-        let ask = ClaimRequest::new(retention).retention(retention).on_unknown(OnUnknown::TakeOver);
-        let ticket = match self.claim(&key, &ask)? {
-            Claimed::Granted { ticket, .. } => ticket,
-            Claimed::Settled { .. } => return Ok(MessageStatus::Duplicate),
-            Claimed::Busy { .. } => return Ok(MessageStatus::Busy),
-            Claimed::Mismatch | Claimed::Unknown { .. } => {
-                let reason = "a message of the inbox has a fingerprint, and was not written by one";
-                return Err(StoreError::Corrupt { reason: reason.into() }.into());
-            }
+        let ask = claim_request(self.retention);
+        let ticket = match first_ticket(self.claim(&key, &ask)?)? {
+            Ok(ticket) => ticket,
+            Err(status) => return Ok(status),
         };
         match self.settle(&key, &ticket.token, Bytes::new())? {
             Step::Done(_) => Ok(MessageStatus::First),
             Step::Lost => Err(InboxError::Lost),
+        }
+    }
+}
+
+/// The claim of a message.
+pub(super) fn claim_request(retention: Option<Duration>) -> ClaimRequest {
+    let retention = retention.unwrap_or(RETENTION);
+    // The lease does not matter: the claim is settled before any other transaction sees it.
+    ClaimRequest::new(retention).retention(retention).on_unknown(OnUnknown::TakeOver)
+}
+
+/// The ticket of a message that is received for the first time, or the status of another one.
+pub(super) fn first_ticket(claimed: Claimed) -> Result<Result<Ticket, MessageStatus>, InboxError> {
+    match claimed {
+        Claimed::Granted { ticket, .. } => Ok(Ok(ticket)),
+        Claimed::Settled { .. } => Ok(Err(MessageStatus::Duplicate)),
+        Claimed::Busy { .. } => Ok(Err(MessageStatus::Busy)),
+        Claimed::Mismatch | Claimed::Unknown { .. } => {
+            let reason = "a message of the inbox has a fingerprint, and was not written by one";
+            Err(StoreError::Corrupt { reason: reason.into() }.into())
         }
     }
 }

@@ -8,6 +8,9 @@ use rusqlite::{Connection, ErrorCode, MAIN_DB, TransactionState};
 use crate::error::{internal_error, store_error};
 use crate::session::UnsignedColumns;
 
+/// Deletes no row: SQLite takes the lock for it, and no page becomes dirty.
+pub(crate) const TAKE_LOCK: &str = "DELETE FROM hapax_meta WHERE name = ''";
+
 /// Takes the write lock before anything is read, so that decisions are made on the stored rows and
 /// not on an old snapshot of the caller's transaction. Waits as long as the caller's busy timeout.
 pub(crate) fn lock(connection: &Connection) -> StoreResult<()> {
@@ -45,7 +48,6 @@ fn is_held(connection: &Connection) -> StoreResult<bool> {
     Ok(state == TransactionState::Write)
 }
 
-/// Deletes no row: SQLite takes the lock for it, and no page becomes dirty.
 fn take(connection: &Connection) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM hapax_meta WHERE name = ''")?.execute([]).map(drop)
+    connection.prepare_cached(TAKE_LOCK)?.execute([]).map(drop)
 }

@@ -5,8 +5,9 @@
 //! transaction of `rusqlite`: [`once`](SqliteTransaction::once) runs an effect at most once per key,
 //! [`receive`](SqliteTransaction::receive) does so for messages,
 //! [`enqueue`](SqliteTransaction::enqueue) sends messages, and the methods of [`hapax_core::Claims`]
-//! and [`hapax_core::Records`] are there under their own names. `hapax-postgres` has the same methods
-//! for transactions of `tokio-postgres` and `sqlx`.
+//! and [`hapax_core::Records`] are there under their own names. With the feature `sqlx` transactions of
+//! `sqlx` have the same methods (`HapaxSqlxTransaction`); `hapax-postgres` has them for transactions of
+//! `tokio-postgres` and `sqlx`.
 //!
 //! Everything rolls back with the transaction. A fence that was rolled back may be given out again,
 //! so pass a fence on only after the commit. Waiters in other tasks and processes notice the commit
@@ -17,6 +18,8 @@ pub(crate) mod lock;
 mod once;
 mod outbox;
 mod savepoint;
+#[cfg(feature = "sqlx")]
+pub(crate) mod sqlx_adapter;
 
 use std::fmt;
 use std::time::Duration;

@@ -14,6 +14,15 @@ pub(crate) fn kill_one(name: &str, place: &Place, round: usize) -> Vec<String> {
     // An odd step through all lengths: early, late and in between.
     let when = 1 + round * 37 % 101;
     let failpoint = (round % 2 == 1).then(|| format!("{}:{when}", POINTS[round / 2 % 3]));
+    run_until(name, place, when, failpoint)
+}
+
+/// Runs the ignored test `name` until it said this many lines. What it said.
+pub(crate) fn kill_after(name: &str, place: &Place, lines: usize) -> Vec<String> {
+    run_until(name, place, lines, None)
+}
+
+fn run_until(name: &str, place: &Place, when: usize, failpoint: Option<String>) -> Vec<String> {
     let mut command = this_binary();
     command.env("HAPAX_FAILPOINT", failpoint.clone().unwrap_or_default()).stderr(Stdio::null());
     let mut victim = start_process(command, name, place);
