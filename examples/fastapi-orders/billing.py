@@ -1,6 +1,6 @@
 """The consumer: `hapax relay` posts each message here, perhaps twice, and each order gets one invoice.
 
-    DATABASE_URL=sqlite+aiosqlite:///billing.db uvicorn --factory billing:create_app
+DATABASE_URL=sqlite+aiosqlite:///billing.db uvicorn --factory billing:create_app
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A shop: an order, the answer to its request and its message are one transaction.
 
-    DATABASE_URL=sqlite+aiosqlite:///shop.db uvicorn --factory shop:create_app
+DATABASE_URL=sqlite+aiosqlite:///shop.db uvicorn --factory shop:create_app
 """
 
 from __future__ import annotations

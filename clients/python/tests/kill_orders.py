@@ -53,7 +53,9 @@ async def post(service: str, app: object, keys: list[int]) -> list[object]:
     """Sends one request for each key, and returns the answers."""
     path, body_of = REQUESTS[service]
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service", timeout=60) as client:
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://service", timeout=60
+    ) as client:
         answers = []
         for n in keys:
             headers = {"Idempotency-Key": f"key-{n}"}

@@ -46,7 +46,9 @@ def test_kills_leave_one_order_answer_and_message(kind, tmp_path):
     with driver.transaction() as tx:
         orders = dict(tx.execute("SELECT item, id FROM orders"))
         (count,) = tx.execute("SELECT count(*) FROM orders")[0]
-        messages = [json.loads(bytes(row[0])) for row in tx.execute("SELECT payload FROM hapax_outbox")]
+        messages = [
+            json.loads(bytes(row[0])) for row in tx.execute("SELECT payload FROM hapax_outbox")
+        ]
         pending = tx.execute("SELECT count(*) FROM hapax_claims WHERE phase <> 1")
     # One more than the kills: the attempt that counted the points.
     assert count == len(orders) == KILLS + 1

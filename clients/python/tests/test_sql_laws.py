@@ -10,7 +10,7 @@ import pytest
 from conftest import PATIENCE, wait_for
 
 import hapax_client
-from hapax_client import Busy, InvalidRequest, KeyReused, OutcomeUnknown
+from hapax_client import Busy, InvalidRequest, KeyReused, OutcomeUnknown, ResultNotKept
 from hapax_client.sqlite import fingerprint_of
 
 pytest_plugins = ["sql_stores"]
@@ -28,7 +28,9 @@ def orders(driver, item: str) -> int:
 
 
 def add_order(tx, item: str) -> None:
-    tx.execute(f"INSERT INTO orders (id, item) SELECT coalesce(max(id), 0) + 1, '{item}' FROM orders")
+    tx.execute(
+        f"INSERT INTO orders (id, item) SELECT coalesce(max(id), 0) + 1, '{item}' FROM orders"
+    )
 
 
 def granted(tx, key: str) -> str:
@@ -218,6 +220,16 @@ def test_sql_once_runs_once_and_replays(driver, http, key):
         tx.idempotency.once(OPERATION, key, create, "another")
 
 
+def test_sql_once_refuses_an_answer_that_is_no_result(driver, key):
+    answers = [({}, b"made"), ({"hapax-result": "exception"}, b"{}"), ({}, b'{"other":1}')]
+    for number, (headers, body) in enumerate(answers):
+        name = f"{key}-{number}"
+        with driver.transaction() as tx:
+            tx.idempotency.complete(OPERATION, name, granted(tx, name), 201, headers, body)
+        with driver.transaction() as tx, pytest.raises(ResultNotKept):
+            tx.idempotency.once(OPERATION, name, dict, result=Order)
+
+
 def test_sql_once_undoes_what_failed(driver, http, key):
     def fails() -> None:
         add_order(tx, key)
@@ -334,13 +346,17 @@ def test_sql_bad_input_is_refused_and_claims_nothing(driver, http, key):
             {"body": 7}, {"body": b"x" * (1024 * 1024)}, {"token": ""},
         ):  # fmt: skip
             with pytest.raises(InvalidRequest):
-                tx.idempotency.complete(**{"operation": OPERATION, "key": key, "token": token, **bad})
+                tx.idempotency.complete(
+                    **{"operation": OPERATION, "key": key, "token": token, **bad}
+                )
         for bad in (
             {"topic": ""}, {"topic": None}, {"key": 7}, {"payload": object()}, {"payload": float("nan")},
             {"headers": {"a": 1}}, {"queue": "a b"}, {"not_before": datetime(2030, 1, 1)},
         ):  # fmt: skip
             with pytest.raises(InvalidRequest):
-                tx.outbox.enqueue(**{"topic": "t", "key": None, "payload": b"", "queue": key, **bad})
+                tx.outbox.enqueue(
+                    **{"topic": "t", "key": None, "payload": b"", "queue": key, **bad}
+                )
         with pytest.raises(InvalidRequest):
             tx.inbox.receive("billing", "")
         tx.idempotency.fail(OPERATION, key, token)

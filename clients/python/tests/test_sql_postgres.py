@@ -153,6 +153,16 @@ def test_postgres_role_without_rights_is_told(store, key):
         connection.rollback()
 
 
+def test_postgres_closed_connection_is_store_unavailable(store, key):
+    connection = psycopg.connect(store)
+    connection.close()
+    with pytest.raises(StoreUnavailable):
+        Idempotency(connection).begin(OPERATION, key)
+    engine = sqlalchemy.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
+    with sqlalchemy.orm.Session(engine) as session, pytest.raises(StoreUnavailable):
+        SqlAlchemyIdempotency(session).once(OPERATION, key, dict)
+
+
 def test_postgres_lost_connection_is_store_unavailable(store, key):
     with psycopg.connect(store) as connection, psycopg.connect(store, autocommit=True) as admin:
         pid = connection.info.backend_pid
@@ -201,7 +211,11 @@ def test_postgres_kill_between_any_two_statements(tmp_path):
     assert points >= 8
     with psycopg.connect(store) as connection:
         count = "SELECT count(*), count(DISTINCT {0}) FROM {1}"
-        for column, table in (("item", "orders"), ("key", "hapax_outbox"), ("name", "hapax_claims")):
+        for column, table in (
+            ("item", "orders"),
+            ("key", "hapax_outbox"),
+            ("name", "hapax_claims"),
+        ):
             found = connection.execute(count.format(column, table)).fetchone()
             assert found == (points + 1, points + 1)
         states = connection.execute("SELECT DISTINCT phase, attempt FROM hapax_claims").fetchall()

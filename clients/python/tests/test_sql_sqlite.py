@@ -98,7 +98,9 @@ def test_sqlite_digest_is_that_of_the_server(sql_servers, key):
     connection = sqlite3.connect(server.store.partition(":")[2])
     for name in (f"{key}:%{{}}", key):
         with httpx.Client(base_url=server.url, timeout=60) as http:
-            path = "/v1/commands/Op/" + name.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+            path = "/v1/commands/Op/" + name.replace("%", "%25").replace("{", "%7B").replace(
+                "}", "%7D"
+            )
             token = http.post(path).json()["token"]
             assert http.put(path, json={"token": token, "status": 200}).status_code == 200
         digest = key_digest("default", "command", "Op", name)

@@ -24,9 +24,15 @@ from ._sql.values import BeginResult, fingerprint_of
 from .errors import HapaxError
 
 __all__ = [
-    "AsyncIdempotency", "AsyncInbox", "AsyncOutbox", "BeginResult", "Idempotency", "Inbox", "Outbox",
+    "AsyncIdempotency",
+    "AsyncInbox",
+    "AsyncOutbox",
+    "BeginResult",
+    "Idempotency",
+    "Inbox",
+    "Outbox",
     "fingerprint_of",
-]  # fmt: skip
+]
 
 SAVEPOINT = "hapax_once"
 

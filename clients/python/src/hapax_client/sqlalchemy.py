@@ -26,9 +26,15 @@ from ._sql.values import BeginResult, fingerprint_of
 from .errors import HapaxError
 
 __all__ = [
-    "AsyncIdempotency", "AsyncInbox", "AsyncOutbox", "BeginResult", "Idempotency", "Inbox", "Outbox",
+    "AsyncIdempotency",
+    "AsyncInbox",
+    "AsyncOutbox",
+    "BeginResult",
+    "Idempotency",
+    "Inbox",
+    "Outbox",
     "fingerprint_of",
-]  # fmt: skip
+]
 
 SyncHandle = Union[Session, "scoped_session[Any]", Connection]
 AsyncHandle = Union[AsyncSession, "async_scoped_session[Any]", AsyncConnection]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable  # fmt: skip
+from collections.abc import Awaitable
 from types import ModuleType
-from typing import (
-    Any,
-    Callable,
-    Optional,
-    TypeVar,
-    Union,
-)
+from typing import Any, Callable, Optional, TypeVar, Union
 
 from ..errors import Busy, KeyReused, Lost, OutcomeUnknown
 from . import values
 from .drive import drive, drive_async
-from .result_json import decode_result, encode_result
-from .transaction import AsyncTransaction, Calls, Transaction, run, run_async
+from .result_json import decode_result, encode_result, replay_result
+from .transaction import (
+    AsyncTransaction,
+    Calls,
+    Transaction,
+    async_statements_of,
+    run,
+    run_async,
+    statements_of,
+)
 from .values import BeginResult, Duration, Headers
 
 T = TypeVar("T")
@@ -100,9 +102,7 @@ class Idempotency(_IdempotencyCalls):
         Without ``wait``, a command in another open transaction is ``in-progress`` at once; with it,
         the call waits for that transaction's end (PostgreSQL: ``lock_timeout``; SQLite: the busy
         timeout of the connection)."""
-        steps = self._begin(
-            operation, key, fingerprint, tenant, lease, retention, on_unknown, wait
-        )  # fmt: skip
+        steps = self._begin(operation, key, fingerprint, tenant, lease, retention, on_unknown, wait)
         begun: BeginResult = run(self._transaction, steps)
         return begun
 
@@ -145,9 +145,11 @@ class Idempotency(_IdempotencyCalls):
         transaction goes on. Results are JSON values, dataclasses or pydantic models (``result``, or
         the return annotation of ``fn``, says which). ``wait`` is ``False`` on PostgreSQL and
         ``True`` on SQLite, where every write waits for the one write lock of the file."""
-        statements = self._transaction.statements()
+        statements = statements_of(self._transaction)
         waits = statements.WAITS_FOR_WRITERS if wait is None else wait
-        begin = self._begin(operation, key, fingerprint, tenant, lease, retention, on_unknown, waits)
+        begin = self._begin(
+            operation, key, fingerprint, tenant, lease, retention, on_unknown, waits
+        )
         # Before the savepoint: on SQLite a savepoint outside of a transaction would commit.
         if not drive(statements.lock(waits), self._transaction.execute):
             raise _busy(None)
@@ -155,7 +157,7 @@ class Idempotency(_IdempotencyCalls):
             begun: BeginResult = drive(begin(statements), self._transaction.execute)
             self.replayed = begun.state == "completed"
             if self.replayed:
-                replay: T = decode_result(begun.body or b"null", fn, result)
+                replay: T = replay_result(begun.body or b"", begun.headers, fn, result)
                 return replay
             token = _token_of(begun)
             answer = encode_result(fn())
@@ -184,9 +186,7 @@ class AsyncIdempotency(_IdempotencyCalls):
         wait: bool = False,
     ) -> BeginResult:
         """See `Idempotency.begin`."""
-        steps = self._begin(
-            operation, key, fingerprint, tenant, lease, retention, on_unknown, wait
-        )  # fmt: skip
+        steps = self._begin(operation, key, fingerprint, tenant, lease, retention, on_unknown, wait)
         begun: BeginResult = await run_async(self._transaction, steps)
         return begun
 
@@ -225,16 +225,18 @@ class AsyncIdempotency(_IdempotencyCalls):
         result: Optional[type] = None,
     ) -> T:
         """See `Idempotency.once`; ``fn`` is a coroutine function."""
-        statements = await self._transaction.statements()
+        statements = await async_statements_of(self._transaction)
         waits = statements.WAITS_FOR_WRITERS if wait is None else wait
-        begin = self._begin(operation, key, fingerprint, tenant, lease, retention, on_unknown, waits)
+        begin = self._begin(
+            operation, key, fingerprint, tenant, lease, retention, on_unknown, waits
+        )
         if not await drive_async(statements.lock(waits), self._transaction.execute):
             raise _busy(None)
         async with self._transaction.savepoint():
             begun: BeginResult = await drive_async(begin(statements), self._transaction.execute)
             self.replayed = begun.state == "completed"
             if self.replayed:
-                replay: T = decode_result(begun.body or b"null", fn, result)
+                replay: T = replay_result(begun.body or b"", begun.headers, fn, result)
                 return replay
             token = _token_of(begun)
             answer = encode_result(await fn())

@@ -7,6 +7,8 @@ the transaction, so callers that use such an isolation level handle it already.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Optional
 
 from ..errors import Busy, HapaxError, InvalidRequest, StoreUnavailable, Unauthorized
@@ -30,7 +32,24 @@ def hapax_error(error: Exception) -> Optional[HapaxError]:
     if isinstance(driver_error, sqlite3.Error):
         return _sqlite_error(driver_error)
     state = getattr(driver_error, "sqlstate", None) or getattr(driver_error, "pgcode", None)
-    return _postgres_error(state, driver_error) if isinstance(state, str) else None
+    if isinstance(state, str):
+        return _postgres_error(state, driver_error)
+    # PEP 249's names for a connection that is closed or cannot be made: such an error has no state.
+    if type(driver_error).__name__ in ("OperationalError", "InterfaceError"):
+        return StoreUnavailable("PostgreSQL cannot be reached, or closed the connection")
+    return None
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Raises what a driver raises inside as an error of hapax."""
+    try:
+        yield
+    except Exception as error:
+        typed = hapax_error(error)
+        if typed is None:
+            raise
+        raise typed from error
 
 
 def _unwrap(error: BaseException) -> BaseException:

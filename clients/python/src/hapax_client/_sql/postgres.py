@@ -51,19 +51,24 @@ def lock(wait: bool) -> Steps[bool]:
 
 
 def begin(request: BeginRequest) -> Steps[BeginResult]:
-    rows = yield BEGIN, {
-        "operation": request.operation,
-        "key": request.key,
-        "fingerprint": request.fingerprint or "",
-        "tenant": request.tenant,
-        "lease": request.lease_ms / 1000,
-        "retention": request.retention_ms / 1000,
-        "on_unknown": request.on_unknown,
-        "wait": request.wait,
-    }
+    rows = yield (
+        BEGIN,
+        {
+            "operation": request.operation,
+            "key": request.key,
+            "fingerprint": request.fingerprint or "",
+            "tenant": request.tenant,
+            "lease": request.lease_ms / 1000,
+            "retention": request.retention_ms / 1000,
+            "on_unknown": request.on_unknown,
+            "wait": request.wait,
+        },
+    )
     state, token, fence, attempt, status, headers, body, retry_after = rows[0]
     if state != "completed":
-        return BeginResult(state, token=token, fence=fence, attempt=attempt, retry_after=retry_after)
+        return BeginResult(
+            state, token=token, fence=fence, attempt=attempt, retry_after=retry_after
+        )
     return BeginResult(
         state,
         status=status,
@@ -81,15 +86,18 @@ def complete(
     headers: Sequence[tuple[str, str]],
     body: bytes,
 ) -> Steps[bool]:
-    rows = yield COMPLETE, {
-        "operation": operation,
-        "key": key,
-        "token": token,
-        "status": status,
-        "headers": json.dumps(merge_headers(headers)),
-        "body": body,
-        "tenant": tenant,
-    }
+    rows = yield (
+        COMPLETE,
+        {
+            "operation": operation,
+            "key": key,
+            "token": token,
+            "status": status,
+            "headers": json.dumps(merge_headers(headers)),
+            "body": body,
+            "tenant": tenant,
+        },
+    )
     return bool(rows[0][0])
 
 
@@ -99,12 +107,15 @@ def fail(tenant: str, operation: str, key: str, token: str) -> Steps[bool]:
 
 
 def receive(tenant: str, consumer: str, message_id: str, retention_ms: int) -> Steps[bool]:
-    rows = yield RECEIVE, {
-        "consumer": consumer,
-        "message_id": message_id,
-        "tenant": tenant,
-        "retention": retention_ms / 1000,
-    }
+    rows = yield (
+        RECEIVE,
+        {
+            "consumer": consumer,
+            "message_id": message_id,
+            "tenant": tenant,
+            "retention": retention_ms / 1000,
+        },
+    )
     return bool(rows[0][0])
 
 
@@ -117,13 +128,16 @@ def enqueue(
     queue: str,
     not_before: Optional[datetime],
 ) -> Steps[uuid.UUID]:
-    rows = yield ENQUEUE, {
-        "topic": topic,
-        "key": key,
-        "payload": payload,
-        "headers": json.dumps(dict(headers)),
-        "queue": queue,
-        "not_before": not_before.isoformat() if not_before else None,
-        "tenant": tenant,
-    }
+    rows = yield (
+        ENQUEUE,
+        {
+            "topic": topic,
+            "key": key,
+            "payload": payload,
+            "headers": json.dumps(dict(headers)),
+            "queue": queue,
+            "not_before": not_before.isoformat() if not_before else None,
+            "tenant": tenant,
+        },
+    )
     return uuid.UUID(rows[0][0])

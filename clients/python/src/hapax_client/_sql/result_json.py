@@ -6,7 +6,9 @@ import json
 from typing import Any, Callable, Optional, get_type_hints
 
 from .._json_values import from_json, to_json
-from ..errors import InvalidRequest
+from .._once import KIND
+from ..errors import InvalidRequest, ResultNotKept
+from .values import Headers
 
 
 def encode_result(value: object) -> bytes:
@@ -20,6 +22,22 @@ def encode_result(value: object) -> bytes:
             " model (its writes were undone)"
         ) from error
     return text.encode()
+
+
+def replay_result(
+    stored: bytes, headers: Optional[Headers], fn: Callable[..., Any], result: Optional[type]
+) -> Any:
+    """The result that an earlier ``once`` stored, here, in Rust or by the decorator ``client.once``."""
+    kind = (headers or {}).get(KIND, "result")
+    if kind != "result":
+        raise ResultNotKept(f"the function ran before; its stored answer is '{kind}', no result")
+    try:
+        return decode_result(stored or b"null", fn, result)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ResultNotKept(
+            "the command ran before, but its stored answer is not what this function returns; read it"
+            " with `begin`"
+        ) from error
 
 
 def decode_result(stored: bytes, fn: Callable[..., Any], result: Optional[type]) -> Any:

@@ -118,14 +118,17 @@ def begin(request: BeginRequest) -> Steps[BeginResult]:
     is_locked = yield from lock(request.wait)
     # Without the lock a stored answer is found all the same; it is final.
     now = yield from _now(is_locked)
-    found = yield READ_COMMAND, {
-        "tenant": request.tenant,
-        "operation": request.operation,
-        "key": request.key,
-        "fingerprint": request.fingerprint,
-        "on_unknown": request.on_unknown,
-        "now": now,
-    }
+    found = yield (
+        READ_COMMAND,
+        {
+            "tenant": request.tenant,
+            "operation": request.operation,
+            "key": request.key,
+            "fingerprint": request.fingerprint,
+            "on_unknown": request.on_unknown,
+            "now": now,
+        },
+    )
     state, attempt, lease_left, value = found[0] if found else ("granted", 0, 0, b"")
     if state == "completed":
         status, headers, body = decode_response(bytes(value))
@@ -174,9 +177,10 @@ def fail(tenant: str, operation: str, key: str, token: str) -> Steps[bool]:
 def receive(tenant: str, consumer: str, message_id: str, retention_ms: int) -> Steps[bool]:
     yield from _lock_or_raise()
     now = yield from _now()
-    found = yield READ_MESSAGE, {
-        "tenant": tenant, "consumer": consumer, "message_id": message_id, "now": now
-    }  # fmt: skip
+    found = yield (
+        READ_MESSAGE,
+        {"tenant": tenant, "consumer": consumer, "message_id": message_id, "now": now},
+    )
     state, attempt, lease_left = found[0] if found else ("first", 0, 0)
     if state == "in-progress":
         raise Busy(
@@ -218,18 +222,21 @@ def enqueue(
     delay = 0
     if not_before is not None:
         delay = int(not_before.astimezone(timezone.utc).timestamp() * 1000) - wall
-    yield ENQUEUE, {
-        "id": str(message_id),
-        "queue": queue,
-        "tenant": tenant,
-        "topic": topic,
-        "key": key,
-        "payload": payload,
-        "headers": json.dumps(dict(headers)) if headers else None,
-        # By the clock of the file, which differs from the wall clock by its steps since boot.
-        "deliver_after": now + delay if delay > 0 else None,
-        "created_at": wall,
-    }
+    yield (
+        ENQUEUE,
+        {
+            "id": str(message_id),
+            "queue": queue,
+            "tenant": tenant,
+            "topic": topic,
+            "key": key,
+            "payload": payload,
+            "headers": json.dumps(dict(headers)) if headers else None,
+            # By the clock of the file, which differs from the wall clock by its steps since boot.
+            "deliver_after": now + delay if delay > 0 else None,
+            "created_at": wall,
+        },
+    )
     return message_id
 
 
@@ -265,9 +272,7 @@ def _write_claim(identity: tuple[str, str, str], row: dict[str, Any]) -> Steps[i
     return fence
 
 
-def _end(
-    sql: str, tenant: str, operation: str, key: str, values: dict[str, Any]
-) -> Steps[bool]:
+def _end(sql: str, tenant: str, operation: str, key: str, values: dict[str, Any]) -> Steps[bool]:
     yield from _lock_or_raise()
     now = yield from _now()
     yield sql, {"tenant": tenant, "operation": operation, "key": key, "now": now, **values}

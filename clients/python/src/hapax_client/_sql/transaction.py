@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Protocol
 
 from . import values
 from .drive import Rows, Statement, drive, drive_async
+from .driver_errors import typed_errors
 
 
 class Transaction(Protocol):
@@ -43,8 +44,19 @@ class Calls:
 
 
 def run(transaction: Transaction, steps: Callable[[ModuleType], Any]) -> Any:
-    return drive(steps(transaction.statements()), transaction.execute)
+    return drive(steps(statements_of(transaction)), transaction.execute)
 
 
 async def run_async(transaction: AsyncTransaction, steps: Callable[[ModuleType], Any]) -> Any:
-    return await drive_async(steps(await transaction.statements()), transaction.execute)
+    return await drive_async(steps(await async_statements_of(transaction)), transaction.execute)
+
+
+def statements_of(transaction: Transaction) -> ModuleType:
+    """The statements for this transaction. A session may connect for it."""
+    with typed_errors():
+        return transaction.statements()
+
+
+async def async_statements_of(transaction: AsyncTransaction) -> ModuleType:
+    with typed_errors():
+        return await transaction.statements()
