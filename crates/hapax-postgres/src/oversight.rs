@@ -25,16 +25,34 @@ impl Oversight for PostgresStore {
     }
 }
 
-/// Each name is found by one step in the primary key: after a tenant the search goes on at the next name, and
-/// after a scope behind all scopes of its tenant (`0` follows `/`).
-const TENANTS: &str = "WITH RECURSIVE names (tenant) AS ( \
-         SELECT min(tenant) FROM hapax_claims \
-         UNION ALL \
-         SELECT (SELECT min(c.tenant) FROM hapax_claims c WHERE c.tenant >= \
-             CASE strpos(names.tenant, '/') WHEN 0 THEN names.tenant || '!' \
-             ELSE split_part(names.tenant, '/', 1) || '0' END) \
-         FROM names WHERE names.tenant IS NOT NULL) \
-     SELECT tenant FROM names WHERE tenant IS NOT NULL";
+/// The tenants of a table. Each is found by one step in the primary key: after a tenant the search goes on at
+/// the next name, and after a scope behind all scopes of its tenant (`0` follows `/`).
+macro_rules! tenants_of {
+    ($table:literal) => {
+        concat!(
+            "SELECT tenant FROM (WITH RECURSIVE names (tenant) AS ( \
+                 SELECT min(tenant) FROM ",
+            $table,
+            " UNION ALL \
+                 SELECT (SELECT min(t.tenant) FROM ",
+            $table,
+            " t WHERE t.tenant >= \
+                     CASE strpos(names.tenant, '/') WHEN 0 THEN names.tenant || '!' \
+                     ELSE split_part(names.tenant, '/', 1) || '0' END) \
+                 FROM names WHERE names.tenant IS NOT NULL) \
+             SELECT tenant FROM names WHERE tenant IS NOT NULL) AS ",
+            $table
+        )
+    };
+}
+
+const TENANTS: &str = concat!(
+    tenants_of!("hapax_claims"),
+    " UNION ",
+    tenants_of!("hapax_records"),
+    " UNION ",
+    tenants_of!("hapax_jobs"),
+);
 
 async fn tenants<S: SqlSession>(session: &mut S, at_most: u32) -> SqlResult<Vec<Tenant>> {
     let rows = session.rows(TENANTS, &[]).await?;

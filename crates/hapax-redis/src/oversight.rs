@@ -48,10 +48,8 @@ impl Oversight for RedisStore {
 
     /// Scans the whole key space, within the timeout of one call.
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
-        let names = self.scan_names(&format!("{}:{{*:*}}", self.names.prefix)).await?;
-        let keys = names.iter().filter_map(|name| self.key_of(name));
-        let claims = [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox];
-        let keys = keys.filter(|key| claims.contains(&key.kind()));
+        let names = self.scan_names(&format!("{}:{{*:*", self.names.prefix)).await?;
+        let keys = names.iter().filter_map(|name| self.key_of(name).or_else(|| self.job_of(name)));
         let mut tenants: Vec<_> = keys.map(|key| key.tenant().without_scope()).collect();
         tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         tenants.dedup();
@@ -95,6 +93,13 @@ impl RedisStore {
     fn key_of(&self, name: &str) -> Option<Key> {
         let tagged = name.strip_prefix(&*self.names.prefix)?.strip_prefix(":{")?;
         Key::from_canonical(tagged.strip_suffix('}')?)
+    }
+
+    /// The job whose log has this name.
+    fn job_of(&self, name: &str) -> Option<Key> {
+        let (_, job) =
+            name.strip_prefix(&*self.names.prefix)?.strip_prefix(":{p")?.split_once("}:")?;
+        Key::from_canonical(job).filter(|key| key.kind() == KeyKind::Job)
     }
 }
 

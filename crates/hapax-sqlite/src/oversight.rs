@@ -41,21 +41,35 @@ impl Oversight for SqliteStore {
     }
 }
 
-/// The tenants without their scopes, each found by one step in the primary key: after a tenant the search
-/// goes on at the next name, and after a scope behind all scopes of its tenant (`0` follows `/`).
+/// The tenants of a table. Each is found by one step in an index: after a tenant the search goes on at the next
+/// name, and after a scope behind all scopes of its tenant (`0` follows `/`).
+macro_rules! tenants_of {
+    ($rows:literal) => {
+        concat!(
+            "SELECT tenant FROM (WITH RECURSIVE names (tenant) AS ( \
+                 SELECT min(tenant) FROM ",
+            $rows,
+            " UNION ALL \
+                 SELECT (SELECT min(tenant) FROM ",
+            $rows,
+            " AND tenant >= CASE instr(names.tenant, '/') WHEN 0 THEN names.tenant || '!' \
+                     ELSE substr(names.tenant, 1, instr(names.tenant, '/') - 1) || '0' END) \
+                 FROM names WHERE names.tenant IS NOT NULL) \
+             SELECT tenant FROM names WHERE tenant IS NOT NULL)"
+        )
+    };
+}
+
+const TENANTS: &str = concat!(
+    tenants_of!("hapax_claims WHERE true"),
+    " UNION ",
+    tenants_of!("hapax_records WHERE true"),
+    " UNION ",
+    tenants_of!("hapax_jobs WHERE live = 1"),
+);
+
 fn tenants(session: Session<'_>, at_most: u32) -> StoreResult<Vec<Tenant>> {
-    let names: Vec<String> = session.all(
-        "WITH RECURSIVE names (tenant) AS ( \
-             SELECT min(tenant) FROM hapax_claims \
-             UNION ALL \
-             SELECT (SELECT min(c.tenant) FROM hapax_claims AS c WHERE c.tenant >= \
-                 CASE instr(names.tenant, '/') WHEN 0 THEN names.tenant || '!' \
-                 ELSE substr(names.tenant, 1, instr(names.tenant, '/') - 1) || '0' END) \
-             FROM names WHERE names.tenant IS NOT NULL) \
-         SELECT tenant FROM names WHERE tenant IS NOT NULL",
-        [],
-        |row| row.get(0),
-    )?;
+    let names: Vec<String> = session.all(TENANTS, [], |row| row.get(0))?;
     let mut tenants: Vec<_> =
         names.iter().map(|name| Tenant::stored(name).without_scope()).collect();
     tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
@@ -134,18 +148,30 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn fault_29_lists_read_along_the_primary_key() {
+    fn plan(sql: &str) -> Vec<String> {
         let connection = Connection::open_in_memory().unwrap();
         crate::migrate(&connection).unwrap();
+        let mut query = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let nulls = vec![Null; query.parameter_count()];
+        let plan = query.query_map(rusqlite::params_from_iter(nulls), |row| row.get(3));
+        plan.unwrap().collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn fault_45_tenants_are_found_by_steps_in_indexes() {
+        let plan = plan(TENANTS);
+        let on_tables = || plan.iter().filter(|step| step.contains(" hapax_"));
+        assert_eq!(on_tables().count(), 6, "{plan:?}");
+        assert!(on_tables().all(|step| step.starts_with("SEARCH")), "{plan:?}");
+    }
+
+    #[test]
+    fn fault_29_lists_read_along_the_primary_key() {
         for (sql, expected) in [
             (CLAIMS, "(tenant=? AND kind=? AND (scope,name)>(?,?))"),
             (NEXT_TENANT, "(tenant>? AND"),
         ] {
-            let mut query = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
-            let nulls = vec![Null; query.parameter_count()];
-            let plan = query.query_map(rusqlite::params_from_iter(nulls), |row| row.get(3));
-            let plan: Vec<String> = plan.unwrap().collect::<Result<_, _>>().unwrap();
+            let plan = plan(sql);
             let [step] = plan.as_slice() else { panic!("{plan:?}") };
             assert!(step.starts_with("SEARCH") && step.contains(expected), "{plan:?}");
         }

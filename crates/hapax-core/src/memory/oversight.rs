@@ -31,8 +31,9 @@ impl Oversight for MemoryStore {
 
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
         let tables = self.tables();
-        let names = tables.claims.keys().map(|key| key.tenant().without_scope());
-        let mut tenants: Vec<_> = names.collect::<HashSet<_>>().into_iter().collect();
+        let keys = tables.claims.keys().chain(tables.records.keys()).chain(tables.jobs.keys());
+        let names: HashSet<_> = keys.map(|key| key.tenant().without_scope()).collect();
+        let mut tenants: Vec<_> = names.into_iter().collect();
         tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         tenants.truncate(at_most as usize);
         Ok(tenants)

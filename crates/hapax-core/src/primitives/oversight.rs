@@ -16,7 +16,9 @@ pub trait Oversight: Send + Sync {
     /// Reads one page.
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage>;
 
-    /// The tenants that have claims, without their scopes, in order; at most `at_most`.
+    /// The tenants that have claims, records or jobs, without their scopes, in order; at most `at_most`. Those
+    /// that have nothing but queued items may be left out, because no store finds items by their tenant
+    /// without reading all of them.
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>>;
 
     /// Counts the claims of a kind that are not settled, over all tenants. `None` where a store could tell

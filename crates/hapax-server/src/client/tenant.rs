@@ -24,13 +24,15 @@ pub(crate) struct TenantArgs {
 
 #[derive(Subcommand)]
 enum TenantAction {
-    /// List the tenants that have locks, commands or messages
+    /// List the tenants that have locks, commands, messages, records or jobs
     #[command(after_help = with_exit_codes("\
 Examples:
   hapax tenant list --store sqlite:hapax.db
   hapax tenant list --store postgres://app@db/app --json
 
-Only with a store: a token of a server sees its own tenant. On Redis this scans all keys."))]
+Only with a store: a token of a server sees its own tenant. A tenant that has nothing but
+queued items is not listed: no store finds items by their tenant without reading all of them.
+On Redis this scans all keys."))]
     List {
         /// The store
         #[arg(long, env = "HAPAX_STORE", value_name = "URL", hide_env_values = true)]

@@ -192,6 +192,10 @@ async fn fault_45_scope_is_found_when_unique() {
     ask(&["show", "POST /orders", "three"]).failed(3);
     eventually("the lease runs out", || ask(&["settle", "POST /orders", "one"]).code() == 0);
     ask(&["release", "POST /orders", "one-too"]).ok();
+    let with_record = hapax::Tenant::new("reader").unwrap();
+    let record = hapax::Key::record(&with_record, "k").unwrap();
+    let put = store.put(&record, "{}".into(), &hapax::Expect::Any, None).await.unwrap();
+    assert!(matches!(put, hapax::Put::Stored { .. }));
     let tenants = run(hapax().args(["tenant", "list", "--store", &file.url()])).ok();
-    assert_eq!(tenants, "default\n");
+    assert_eq!(tenants, "default\nreader\n");
 }

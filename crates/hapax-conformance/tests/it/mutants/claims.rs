@@ -1,6 +1,7 @@
 //! Planted bugs of claims, records and lists.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,8 +11,8 @@ use hapax_core::claims::ClaimState;
 use hapax_core::memory::MemoryStore;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Expect, Fence,
-    Fingerprint, Key, OnUnknown, Operation, Oversight, Put, Records, Step, Store, StoreResult,
-    Swept, Tenant, Ticket, Token, Watch,
+    Fingerprint, Key, KeyKind, OnUnknown, OpenClaims, Operation, Oversight, Put, Records, Step,
+    Store, StoreResult, Swept, Tenant, Ticket, Token, Watch,
 };
 
 use super::bugs;
@@ -47,6 +48,16 @@ bugs! {
     SweepsEverything => "sweep_removes_only_expired_records",
     /// The scopes of a tenant count as tenants.
     ScopesAreTenants => "tenants_lists_each_tenant_once",
+    /// Only tenants with claims are listed.
+    RecordsHaveNoTenants => "tenants_lists_those_with_records_or_jobs_alone",
+    /// Claims whose lease has ended count as pending.
+    UnknownCountsAsPending => "open_claims_are_counted_by_status",
+    /// Failed claims are not counted.
+    FailedAreNotCounted => "open_claims_are_counted_by_status",
+    /// Settled claims count as failed.
+    SettledCountsAsFailed => "open_claims_are_counted_by_status",
+    /// Claims of all kinds are counted together.
+    KindsAreCountedTogether => "open_claims_are_counted_by_status",
     /// A list ends with its first page.
     ListsOnePage => "list_shows_exactly_the_claims_of_its_tenant_and_kind",
 }
@@ -56,11 +67,24 @@ pub(crate) struct ClaimsMutant {
     store: MemoryStore,
     /// The keys of all records that were put.
     records: Mutex<Vec<Key>>,
+    /// How many claims were settled.
+    settled: AtomicU64,
 }
 
 impl ClaimsMutant {
     pub(crate) fn new(bug: Bug, store: MemoryStore) -> Self {
-        Self { bug, store, records: Mutex::default() }
+        Self { bug, store, records: Mutex::default(), settled: AtomicU64::new(0) }
+    }
+
+    async fn has_claims(&self, tenant: &Tenant) -> StoreResult<bool> {
+        for kind in [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox] {
+            let (tenant, max_claims) = (tenant.clone(), 1);
+            let query = ClaimQuery { tenant, kind, status: None, after: None, max_claims };
+            if !self.store.list(&query).await?.claims.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn key(&self, key: &Key) -> Key {
@@ -116,6 +140,7 @@ impl StoreWrapper for ClaimsMutant {
 
     async fn step(&self, key: &Key, token: &Token, step: ClaimStep) -> StoreResult<Step> {
         let settles = matches!(step, ClaimStep::Settle(_));
+        self.settled.fetch_add(settles.into(), Ordering::Relaxed);
         Ok(match self.store.step(&self.key(key), token, step).await? {
             Step::Lost if settles && self.bug == Bug::AnyTokenSettles => Step::Done(Fence(1)),
             step => step,
@@ -172,7 +197,28 @@ impl StoreWrapper for ClaimsMutant {
         {
             tenants.push(Tenant::stored(&format!("{}/scope", tenant.as_str())));
         }
+        if self.bug == Bug::RecordsHaveNoTenants {
+            let mut with_claims = Vec::new();
+            for tenant in tenants {
+                if self.has_claims(&tenant).await? {
+                    with_claims.push(tenant);
+                }
+            }
+            return Ok(with_claims);
+        }
         Ok(tenants)
+    }
+
+    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>> {
+        let Some(mut open) = self.store.count_open(kind).await? else { return Ok(None) };
+        match self.bug {
+            Bug::UnknownCountsAsPending => open.pending += std::mem::take(&mut open.unknown),
+            Bug::FailedAreNotCounted => open.failed = 0,
+            Bug::SettledCountsAsFailed => open.failed += self.settled.load(Ordering::Relaxed),
+            Bug::KindsAreCountedTogether => return self.store.count_open(KeyKind::Inbox).await,
+            _ => {}
+        }
+        Ok(Some(open))
     }
 
     async fn list(&self, query: &ClaimQuery) -> StoreResult<ClaimPage> {
