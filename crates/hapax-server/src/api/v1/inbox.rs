@@ -2,11 +2,9 @@
 
 use hapax::inbox::{InboxConfig, Received};
 
-use super::commands::DEFAULT_LEASE;
-use super::commands::schema::{
-    CompletedState, RenewedLease, completed_response, read_renewal, renewed_response,
-};
+use super::commands::schema::{CompletedState, completed_response};
 use super::prelude::*;
+use super::renewal::{DEFAULT_LEASE, RenewLease, RenewedLease, read_renewal};
 
 /// The request to receive a message. Every field has a default.
 #[derive(Deserialize, ToSchema)]
@@ -42,19 +40,6 @@ pub(crate) struct NewMessage {
 pub(crate) struct KnownMessage {
     #[schema(example = true)]
     duplicate: bool,
-}
-
-/// The request to renew the lease of a message.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
-pub(crate) struct RenewMessage {
-    /// The secret of the message.
-    #[schema(min_length = 1, max_length = 255)]
-    token: String,
-    /// How long the consumer is presumed alive from now on.
-    #[schema(default = 30_000, minimum = 1, maximum = 3_600_000, nullable = false)]
-    lease_ms: Option<u64>,
 }
 
 /// The request to settle a message.
@@ -106,18 +91,18 @@ pub(crate) async fn receive(State(app): State<AppState>, request: ApiRequest) ->
 /// Renew the lease of a message.
 #[utoipa::path(
     patch, path = "/v1/inbox/{consumer}/{message_id}", operation_id = "renew_message", tag = "inbox",
-    request_body = RenewMessage,
+    request_body = RenewLease,
     responses(
         (status = 200, body = RenewedLease, description = "The message is yours for `lease_ms` from now; also after its lease expired, if nobody took it over"),
         (status = 409, description = "`claim-lost`; nothing was changed"),
     ),
 )]
 pub(crate) async fn renew(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    request.expect_no_query()?;
-    let (token, lease) = read_renewal(request.json_fields()?, DEFAULT_LEASE)?;
+    let (token, lease) = read_renewal(&request, "lease_ms", DEFAULT_LEASE)?;
+    let (consumer, message) = (request.segment(0), request.segment(1));
     let inbox = app.inbox(&request.tenant);
-    let renewed = inbox.renew(request.segment(0), request.segment(1), &token, lease);
-    Ok(renewed_response(app.call_store(renewed).await?, lease))
+    let fence = app.call_store(inbox.renew(consumer, message, &token, lease)).await?;
+    Ok(RenewedLease::response(fence, lease))
 }
 
 /// Settle a message: it took effect, and later deliveries are duplicates.

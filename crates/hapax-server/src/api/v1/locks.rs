@@ -5,6 +5,7 @@ use std::time::Duration;
 use hapax::millis;
 
 use super::prelude::*;
+use super::renewal::{RenewLock, RenewedLock, read_renewal};
 
 /// The request to take a lock. Every field has a default.
 #[derive(Deserialize, ToSchema)]
@@ -27,28 +28,6 @@ pub(crate) struct TakenLock {
     /// Grows with every grant of the same key; pass it to the systems that you write to.
     fence: u64,
     /// How long the lock lasts without renewal.
-    ttl_ms: u64,
-}
-
-/// The request to renew a lock.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
-pub(crate) struct RenewLock {
-    /// The secret of the lock.
-    #[schema(min_length = 1, max_length = 255)]
-    token: String,
-    /// How long the lock lasts from now.
-    #[schema(default = 5000, minimum = 1, maximum = 3_600_000, nullable = false)]
-    ttl_ms: Option<u64>,
-}
-
-/// The lock that was renewed.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct RenewedLock {
-    /// The fence of the lock.
-    fence: u64,
-    /// How long the lock lasts from now.
     ttl_ms: u64,
 }
 
@@ -96,14 +75,10 @@ pub(crate) async fn take(State(app): State<AppState>, request: ApiRequest) -> Ap
     ),
 )]
 pub(crate) async fn renew(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    request.expect_no_query()?;
-    let mut fields = request.json_fields()?;
-    let token = fields.token()?;
-    let ttl = fields.millis("ttl_ms", LEASE)?.unwrap_or(app.settings.lock_ttl);
-    fields.finish()?;
+    let (token, ttl) = read_renewal(&request, "ttl_ms", app.settings.lock_ttl)?;
     let locks = app.locks(&request.tenant);
     let fence = app.call_store(locks.renew(request.segment(0), &token, ttl)).await?;
-    Ok(json_response(StatusCode::OK, &RenewedLock { fence: fence.0, ttl_ms: millis(ttl) }))
+    Ok(RenewedLock::response(fence, ttl))
 }
 
 /// Release a lock.

@@ -8,6 +8,7 @@ pub(super) mod locks;
 pub(super) mod operator;
 pub(super) mod queues;
 pub(super) mod records;
+mod renewal;
 
 /// The names that every endpoint needs.
 mod prelude {

@@ -130,10 +130,10 @@ fn openapi_fields_are_accepted_one_by_one() {
         ("RenewLock", "PUT", "/v1/locks/k"),
         ("BeginCommand", "POST", "/v1/commands/o/k"),
         ("CompleteCommand", "PUT", "/v1/commands/o/k"),
-        ("RenewCommand", "PATCH", "/v1/commands/o/k"),
+        ("RenewLease", "PATCH", "/v1/commands/o/k"),
         ("ReceiveMessage", "POST", "/v1/inbox/c/m"),
         ("SettleMessage", "PUT", "/v1/inbox/c/m"),
-        ("RenewMessage", "PATCH", "/v1/inbox/c/m"),
+        ("RenewLease", "PATCH", "/v1/inbox/c/m"),
         ("SettleCommand", "PUT", "/v1/operator/commands/o/k"),
         ("Sweep", "POST", "/v1/operator/sweep"),
     ] {

@@ -9,14 +9,11 @@ use hapax::{Fingerprint, OnUnknown, Operation, millis};
 
 use schema::{
     BeginCommand, BegunCommand, CommandShown, CompleteCommand, CompletedCommand, CompletedState,
-    RenewCommand, RenewedLease, completed_response, read_renewal, read_response, renewed_response,
-    shown_response,
+    completed_response, read_response, shown_response,
 };
 
 use super::prelude::*;
-
-/// The lease of a renewal that does not say: that of a begin.
-pub(super) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+use super::renewal::{DEFAULT_LEASE, RenewLease, RenewedLease, read_renewal};
 
 /// Begin a command.
 #[utoipa::path(
@@ -88,19 +85,18 @@ fn parse_begin(mut fields: JsonFields) -> Result<(CommandConfig, Duration), Prob
 /// Renew the lease of a command.
 #[utoipa::path(
     patch, path = "/v1/commands/{operation}/{key}", operation_id = "renew_command", tag = "commands",
-    request_body = RenewCommand,
+    request_body = RenewLease,
     responses(
         (status = 200, body = RenewedLease, description = "The command is yours for `lease_ms` from now; also after its lease expired, if nobody took it over"),
         (status = 409, description = "`claim-lost`; nothing was changed"),
     ),
 )]
 pub(crate) async fn renew(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    request.expect_no_query()?;
-    let (token, lease) = read_renewal(request.json_fields()?, DEFAULT_LEASE)?;
-    let commands = app.commands(&request.tenant);
+    let (token, lease) = read_renewal(&request, "lease_ms", DEFAULT_LEASE)?;
     let (operation, key) = (Operation(request.segment(0)), request.segment(1));
+    let commands = app.commands(&request.tenant);
     let fence = app.call_store(commands.renew(operation, key, &token, lease)).await?;
-    Ok(renewed_response(fence, lease))
+    Ok(RenewedLease::response(fence, lease))
 }
 
 /// Complete a command with its response.

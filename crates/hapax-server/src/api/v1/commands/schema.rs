@@ -1,14 +1,13 @@
 //! Request and response bodies of commands.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use hapax::command::{CommandState, CommandView, StoredResponse};
-use hapax::{Fence, Token, millis};
+use hapax::millis;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
@@ -89,43 +88,6 @@ pub(crate) struct CompletedCommand {
     pub(super) response: ShownResponse,
     /// How long the response is still kept.
     pub(super) expires_in_ms: u64,
-}
-
-/// The request to renew the lease of a command.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read field by field, strictly; this is what the documentation shows")]
-pub(crate) struct RenewCommand {
-    /// The secret of the command.
-    #[schema(min_length = 1, max_length = 255)]
-    token: String,
-    /// How long the owner is presumed alive from now on.
-    #[schema(default = 30_000, minimum = 1, maximum = 3_600_000, nullable = false)]
-    lease_ms: Option<u64>,
-}
-
-/// A command or a message whose lease was renewed.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct RenewedLease {
-    /// The fence of the attempt, unchanged.
-    fence: u64,
-    /// How long the lease lasts from now on.
-    lease_ms: u64,
-}
-
-/// Parses the request to renew a lease.
-pub(in crate::api) fn read_renewal(
-    mut fields: JsonFields,
-    default: Duration,
-) -> Result<(Token, Duration), Problem> {
-    let token = fields.token()?;
-    let lease = fields.millis("lease_ms", LEASE)?.unwrap_or(default);
-    fields.finish()?;
-    Ok((token, lease))
-}
-
-pub(in crate::api) fn renewed_response(fence: Fence, lease: Duration) -> Response {
-    json_response(StatusCode::OK, &RenewedLease { fence: fence.0, lease_ms: millis(lease) })
 }
 
 /// The request to complete a command.
