@@ -25,9 +25,14 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// assert_eq!(budget.reserve(100).unwrap_err().kind(), ProblemKind::Overloaded);
 /// drop(first);
 /// assert!(budget.reserve(100).is_ok());
+/// // More than there is will never be free.
+/// assert_eq!(budget.reserve(2000).unwrap_err().kind(), ProblemKind::PayloadTooLarge);
 /// ```
 #[derive(Clone, Debug)]
-pub struct MemoryBudget(Arc<Semaphore>);
+pub struct MemoryBudget {
+    free: Arc<Semaphore>,
+    total: usize,
+}
 
 /// A part of a [`MemoryBudget`], given back when dropped.
 #[derive(Debug, Default)]
@@ -36,14 +41,30 @@ pub struct ReservedMemory(Option<OwnedSemaphorePermit>);
 impl MemoryBudget {
     /// A budget of this many bytes.
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
+        let total = bytes.min(Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(total)), total }
     }
 
-    /// Reserves bytes, or says that there is no room for them now (503 `overloaded`).
+    /// Reserves bytes, or says that there is no room for them now (503 `overloaded`) or that there never
+    /// is (413 `payload-too-large`).
     pub fn reserve(&self, bytes: usize) -> Result<ReservedMemory, Problem> {
         let mut reserved = ReservedMemory::default();
         reserved.grow(self, bytes)?;
         Ok(reserved)
+    }
+
+    /// Refuses a request that needs more bytes in all than the whole budget has: to send it again later
+    /// would be in vain.
+    pub(crate) fn check_possible(&self, bytes: usize) -> Result<(), Problem> {
+        let total = self.total;
+        if bytes <= total {
+            return Ok(());
+        }
+        let text = format!(
+            "buffering and parsing the request takes up to {bytes} bytes of memory, and all requests \
+             together have {total} (`--buffer-memory`); send a smaller one, or raise that limit"
+        );
+        Err(Problem::new(ProblemKind::PayloadTooLarge, text))
     }
 }
 
@@ -57,8 +78,10 @@ impl Default for MemoryBudget {
 impl ReservedMemory {
     /// Reserves more bytes of the same budget.
     pub fn grow(&mut self, budget: &MemoryBudget, bytes: usize) -> Result<(), Problem> {
+        let held = self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        budget.check_possible(held.saturating_add(bytes))?;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let Ok(more) = budget.0.clone().try_acquire_many_owned(bytes) else {
+        let Ok(more) = budget.free.clone().try_acquire_many_owned(bytes) else {
             return Err(overloaded("the memory for request bodies is in use"));
         };
         match &mut self.0 {
@@ -186,7 +209,7 @@ impl OverloadLimits {
     }
 
     /// How many runs go on at once after their client has left (10 000). While there are so many,
-    /// new keyed requests get 503 `overloaded`.
+    /// new keyed requests get 503 `overloaded`; those that are completed get their response.
     #[must_use]
     pub fn with_max_detached(mut self, runs: usize) -> Self {
         self.max_detached = runs;
@@ -296,12 +319,23 @@ mod tests {
     fn fault_18_memory_is_free_again_when_dropped() {
         let budget = MemoryBudget::new(100);
         let mut held = budget.reserve(60).unwrap();
-        assert_eq!(held.grow(&budget, 41).unwrap_err().kind(), ProblemKind::Overloaded);
+        assert_eq!(budget.reserve(41).unwrap_err().kind(), ProblemKind::Overloaded);
         held.grow(&budget, 40).unwrap();
         assert!(budget.reserve(1).is_err());
         drop(held);
         assert!(budget.reserve(100).is_ok());
-        assert!(budget.reserve(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn fault_24_more_than_the_whole_memory_is_not_retryable() {
+        let budget = MemoryBudget::new(100);
+        let mut held = budget.reserve(60).unwrap();
+        for refused in [held.grow(&budget, 41), budget.reserve(usize::MAX).map(drop)] {
+            let problem = refused.unwrap_err();
+            assert_eq!(problem.kind(), ProblemKind::PayloadTooLarge);
+            assert!(!problem.is_retryable() && problem.retry_delay().is_none());
+            assert!(problem.detail().contains("have 100 (`--buffer-memory`)"));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::command::{Begun, CommandError};
+use hapax_core::command::{Begun, CommandError, CommandState, CommandView};
 use hapax_core::lock::OnStoreError;
 use hapax_core::trace::{self, InTrace, TRACEPARENT, Traceparent};
 use hapax_core::{Key, StoreError, Ticket};
@@ -138,13 +138,25 @@ where
         return Err(shutting_down());
     }
     let (config, limits) = (&shared.config, &shared.config.limits);
-    limits.check_detached()?;
     let caller = limits.enter(key.tenant())?;
+    if let Err(problem) = limits.check_detached()
+        && !is_completed(shared, &key).await
+    {
+        return Err(problem);
+    }
     let body = FullBody::read(body, config).await?;
+    let cost = config.fingerprint.cost(body.bytes());
+    limits.memory.check_possible(cost.saturating_add(body.bytes().len()))?;
     // Held while the fingerprint is computed.
-    let _parsing = limits.memory.reserve(config.fingerprint.cost(body.bytes()))?;
+    let _parsing = limits.memory.reserve(cost)?;
     let keyed = KeyedRequest::new(config, key, &parts, body.bytes());
     Ok((keyed, Request::from_parts(parts, RequestBody::full(body)), caller))
+}
+
+/// Whether the request has a response already, so that nothing more will run.
+async fn is_completed(shared: &Shared, key: &Key) -> bool {
+    let view = within(shared.config.store_timeout, shared.commands.look_at(key)).await;
+    matches!(view, Ok(Some(CommandView { state: CommandState::Completed { .. }, .. })))
 }
 
 fn shutting_down() -> Problem {

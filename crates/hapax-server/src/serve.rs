@@ -19,6 +19,9 @@ pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<Ex
     let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone());
     let _ = app.address.set(daemon.address()?);
     print(&app, &sources);
+    if let Some(warning) = app.settings.connection_warning() {
+        tracing::warn!("{warning}");
+    }
 
     ingest(&app, &sources)?;
     let stop = async || app.bus.stop();

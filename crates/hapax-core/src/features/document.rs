@@ -215,7 +215,20 @@ impl Documents {
         expect: &MatchCondition,
         ttl: Option<Duration>,
     ) -> Result<Document<Value>, DocumentError> {
-        self.change(name, expect, ttl, |value| merge(value, patch)).await
+        self.patch_checked(name, patch, expect, ttl, |_| Ok(())).await
+    }
+
+    /// Like [`Documents::patch`]. `check` gets the stored JSON before it is parsed, again each time the
+    /// patch starts over, and may refuse it: a tree takes far more memory than its text.
+    pub async fn patch_checked<E: From<DocumentError>>(
+        &self,
+        name: &str,
+        patch: &Value,
+        expect: &MatchCondition,
+        ttl: Option<Duration>,
+        check: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Document<Value>, E> {
+        self.change(name, expect, ttl, check, |value| merge(value, patch)).await
     }
 
     /// Reads, changes and writes back; starts over where another writer was faster, so `change` may
@@ -226,27 +239,30 @@ impl Documents {
         ttl: Option<Duration>,
         change: impl FnMut(&mut T),
     ) -> Result<Document<T>, DocumentError> {
-        self.change(name, &MatchCondition::Any, ttl, change).await
+        self.change(name, &MatchCondition::Any, ttl, |_| Ok(()), change).await
     }
 
-    async fn change<T: Serialize + DeserializeOwned>(
+    async fn change<T: Serialize + DeserializeOwned, E: From<DocumentError>>(
         &self,
         name: &str,
         expect: &MatchCondition,
         ttl: Option<Duration>,
+        mut check: impl FnMut(&[u8]) -> Result<(), E>,
         mut change: impl FnMut(&mut T),
-    ) -> Result<Document<T>, DocumentError> {
-        let key = Key::record(&self.tenant, name)?;
+    ) -> Result<Document<T>, E> {
+        let key = Key::record(&self.tenant, name).map_err(DocumentError::from)?;
         for _ in 0..MAX_TRIES {
             let Some(record) = self.read(&key).await? else {
-                return Err(match expect {
+                let missing = match expect {
                     MatchCondition::Any | MatchCondition::Absent => DocumentError::Missing,
                     MatchCondition::Present | MatchCondition::OneOf(_) => DocumentError::Conflict,
-                });
+                };
+                return Err(missing.into());
             };
             if !expect.allows(&record.version) {
-                return Err(DocumentError::Conflict);
+                return Err(DocumentError::Conflict.into());
             }
+            check(&record.value)?;
             let mut document = parse::<T>(record)?;
             change(&mut document.value);
             let json = serde_json::to_vec(&document.value).map_err(DocumentError::Unwritable)?;
@@ -258,7 +274,7 @@ impl Documents {
                 return Ok(Document { value: document.value, version, expires_in });
             }
         }
-        Err(DocumentError::Contended)
+        Err(DocumentError::Contended.into())
     }
 
     /// Deletes a document where the expectation holds.

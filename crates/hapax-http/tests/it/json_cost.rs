@@ -39,7 +39,8 @@ fn fault_24_cost_is_an_upper_bound() {
 
 #[tokio::test]
 async fn fault_24_json_fingerprint_stays_within_the_memory() {
-    let limits = OverloadLimits::default().with_memory(MemoryBudget::new(1 << 20));
+    let budget = MemoryBudget::new(32 << 20);
+    let limits = OverloadLimits::default().with_memory(budget.clone());
     let config = IdempotencyConfig::new().with_limits(limits);
     let json = config.clone().with_fingerprint(FingerprintOf::Json);
     let zeros = || {
@@ -49,7 +50,24 @@ async fn fault_24_json_fingerprint_stays_within_the_memory() {
     let (as_bytes, as_json) =
         (app(memory().0, config, || async { "ran" }), app(memory().0, json, || async { "ran" }));
     assert_eq!(send(&as_bytes, zeros()).await.body, "ran");
+    let others = budget.reserve(16 << 20).unwrap();
     let refused = send(&as_json, zeros()).await;
     refused.assert_problem(503, "overloaded");
     assert_eq!(refused.header("retry-after"), Some("1"));
+    drop(others);
+    assert_eq!(send(&as_json, zeros()).await.body, "ran");
+}
+
+#[tokio::test]
+async fn fault_24_json_beyond_the_whole_memory_is_too_large() {
+    let body = list(|_| "0".into(), 100_000);
+    // Enough for the fingerprint or for the body, and not for both.
+    let memory_size = json_cost(body.as_bytes()) + body.len() - 1;
+    let limits = OverloadLimits::default().with_memory(MemoryBudget::new(memory_size));
+    let config = IdempotencyConfig::new().with_limits(limits).with_fingerprint(FingerprintOf::Json);
+    let app = app(memory().0, config, || async { "ran" });
+    let request = Request::post("/").header("idempotency-key", "k").body(Body::from(body));
+    let refused = send(&app, request.unwrap()).await;
+    refused.assert_problem(413, "payload-too-large");
+    assert_eq!(refused.header("retry-after"), None);
 }

@@ -253,6 +253,30 @@ async fn fault_19_detached_runs_have_a_cap() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn fault_19_replay_is_answered_beyond_the_cap_of_detached_runs() {
+    let (upstream, gate) = gated().await;
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--max-detached", "1"]);
+    gate.add_permits(1);
+    let first = send(keyed(proxy.url("/gated"), "done"), "a").await;
+    assert_eq!(first.status, StatusCode::CREATED);
+    gate.forget_permits(1);
+    let left = tokio::spawn(send(keyed(proxy.url("/gated"), "left"), "a"));
+    until("it runs", async || (upstream.log.count() == 2).then_some(())).await;
+    left.abort();
+    until("the cap is reached", async || {
+        // A request of a key that is in progress runs nothing either.
+        let refused = send(keyed(proxy.url("/gated"), "left"), "a").await;
+        (refused.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+    send(keyed(proxy.url("/gated"), "new"), "a").await.is(503, "overloaded");
+    assert!(send(keyed(proxy.url("/gated"), "done"), "a").await.is_replay());
+    send(keyed(proxy.url("/gated"), "done"), "b").await.is(422, "key-reused");
+    assert_eq!(upstream.log.count(), 2);
+    gate.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn fault_19_reset_streams_count() {
     let (upstream, gate) = gated().await;
     let proxy = Proxy::start(&upstream.url(), "memory:", &["--max-detached", "4"]);

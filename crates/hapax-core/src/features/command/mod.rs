@@ -323,8 +323,12 @@ impl Commands {
         operation: Operation<'_>,
         key: &str,
     ) -> Result<Option<CommandView>, CommandError> {
-        let key = self.key(operation, key)?;
-        let Some(view) = self.claims.store.look(&key).await? else { return Ok(None) };
+        self.look_at(&self.key(operation, key)?).await
+    }
+
+    /// Shows a command by its complete key; `None` where nothing is known about it.
+    pub async fn look_at(&self, key: &Key) -> Result<Option<CommandView>, CommandError> {
+        let Some(view) = self.claims.store.look(key).await? else { return Ok(None) };
         let state = match view.state {
             ClaimState::Pending { lease_left } => CommandState::Pending { lease_left },
             ClaimState::Unknown { since, expires_in } => {

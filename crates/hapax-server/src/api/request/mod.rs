@@ -88,8 +88,18 @@ impl ApiRequest {
 
     /// Reserves memory for the parsed body until the request has been handled.
     fn reserve_for_parsing(&self) -> Result<(), Problem> {
+        self.reserve(self.parsing_cost())
+    }
+
+    /// The memory that the parsed body takes.
+    pub(crate) fn parsing_cost(&self) -> usize {
+        json_cost(&self.body)
+    }
+
+    /// Reserves more memory until the request has been handled.
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<(), Problem> {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.grow(&self.budget, json_cost(&self.body))
+        memory.grow(&self.budget, bytes)
     }
 
     pub(crate) fn json_body(&self) -> Result<Bytes, Problem> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::response::IntoResponse;
 use hapax::document::{DocumentError, Documents, MatchCondition, StoredDocument};
+use hapax_http::json_cost;
 
 use super::prelude::*;
 use crate::api::request::headers::{Precondition, parse_expected, parse_precondition};
@@ -128,7 +129,16 @@ pub(crate) async fn merge(State(app): State<AppState>, request: ApiRequest) -> A
     let expected = parse_expected(&request.headers, false)?;
     let patch = request.json_value()?;
     let documents = app.documents(&request.tenant);
-    let changed = documents.patch(request.segment(0), &patch, &expected, ttl);
+    // The stored record is parsed too, and takes a copy of the patch in. A patch that starts over has
+    // dropped the record that it read before.
+    let mut reserved = 0;
+    let reserve = |stored: &[u8]| {
+        let cost = json_cost(stored).saturating_add(request.parsing_cost());
+        let more = cost.saturating_sub(reserved);
+        reserved += more;
+        request.reserve(more)
+    };
+    let changed = documents.patch_checked(request.segment(0), &patch, &expected, ttl, reserve);
     let document = app.call_store(changed).await?;
     with_version_headers(
         json_response(StatusCode::OK, &document.value),

@@ -95,7 +95,23 @@ impl FileOnly for Vec<TokenRule> {
     }
 }
 
+/// How many connections event streams should leave to everything else.
+const SPARE_CONNECTIONS: usize = 64;
+
 impl ServeSettings {
+    /// Warns if event streams can take all connections: then they are refused by none, and calls of the API
+    /// and of `/healthz` wait for a connection.
+    pub(crate) fn connection_warning(&self) -> Option<String> {
+        let (all, streams) = (self.max_connections, self.sse_connections);
+        (all < streams.saturating_add(SPARE_CONNECTIONS)).then(|| {
+            format!(
+                "--max-connections ({all}) leaves less than {SPARE_CONNECTIONS} beside \
+                 --sse-connections ({streams}): event streams can take all connections, and further \
+                 clients wait for one, also for /healthz; raise the one or lower the other"
+            )
+        })
+    }
+
     fn check(&self) -> anyhow::Result<()> {
         ensure!(self.lock_ttl <= MAX_LEASE, "the lock TTL is at most 1h");
         check_buffer_memory(self.body_limit, "--body-limit", self.buffer_memory)?;

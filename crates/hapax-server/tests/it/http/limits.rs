@@ -133,11 +133,51 @@ fn fault_24_json_parsing_is_bounded() {
     let zeros = format!("[{}0]", "0,".repeat(400_000));
     let event =
         |data: &str| format!(r#"{{"domain":"d","job_id":"j","stage":"s","seq":1,"data":{data}}}"#);
-    let refused = server.post("/v1/events").json(event(&zeros)).is(503, "overloaded");
-    assert_eq!(refused.json()["retryable"], true);
-    assert_eq!(refused.header("retry-after"), Some("1"));
-    // A record is stored as it was written, and becomes no tree; a patch does.
+    // More than all requests together may take: to send it again would be in vain.
+    let refused = server.post("/v1/events").json(event(&zeros)).is(413, "payload-too-large");
+    assert_eq!(
+        (&refused.json()["retryable"], refused.header("retry-after")),
+        (&false.into(), None)
+    );
+    assert!(refused.detail().contains("8388608 (`--buffer-memory`)"), "{}", refused.detail());
+    // A record is stored as it was written, and becomes no tree. A patch does, and so does the record
+    // that it changes.
     assert_eq!(server.put("/v1/records/k").json(&zeros).status(), 201);
-    server.patch("/v1/records/k").json(&zeros).is(503, "overloaded");
+    server.patch("/v1/records/k").json(&zeros).is(413, "payload-too-large");
+    server.patch("/v1/records/k").json(r#"{"a":1}"#).is(413, "payload-too-large");
+    assert_eq!(server.get("/v1/records/k").send().text(), zeros);
     assert_eq!(server.post("/v1/events").json(event("[0]")).status(), 201);
+}
+
+#[test]
+fn fault_24_memory_in_use_is_retryable() {
+    let flags = ["--buffer-memory", "8MiB", "--body-timeout", "10m"];
+    let server = Setup::memory().flags(&flags).start();
+    // Parsed, this and the record that it replaces take about half of the memory.
+    let zeros = format!("[{}0]", "0,".repeat(6_000));
+    let patch = || server.patch("/v1/records/k").json(&zeros).send();
+    assert_eq!(server.put("/v1/records/k").json("[]").status(), 201);
+    assert_eq!(patch().status, 200);
+    // Unfinished bodies take most of it.
+    let body = server.put("/v1/records/other").json("1".repeat(1 << 20)).bytes();
+    let uploads = [(); 7].map(|()| SentRequest::new(&server.address, &body[..body.len() - 1]));
+    eventually("the memory is in use", || {
+        let refused = patch();
+        if refused.status == 503 {
+            assert_eq!(refused.is(503, "overloaded").json()["retryable"], true);
+            assert_eq!(refused.header("retry-after"), Some("1"));
+        }
+        refused.status == 503
+    });
+    uploads.into_iter().for_each(SentRequest::hang_up);
+    eventually("there is room again", || patch().status == 200);
+}
+
+#[test]
+fn fault_19_streams_that_can_take_all_connections_are_warned_about() {
+    let warned =
+        |flags: &[&str]| Setup::memory().flags(flags).start().stop().contains("--sse-conn");
+    assert!(warned(&["--max-connections", "1063", "--sse-connections", "1000"]));
+    assert!(!warned(&["--max-connections", "1064", "--sse-connections", "1000"]));
+    assert!(!warned(&[]));
 }
