@@ -255,7 +255,7 @@ async fn fault_19_detached_runs_have_a_cap() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_19_replay_is_answered_beyond_the_cap_of_detached_runs() {
     let (upstream, gate) = gated().await;
-    let proxy = Proxy::start(&upstream.url(), "memory:", &["--max-detached", "1"]);
+    let proxy = Proxy::start(&upstream.url(), "memory:", &["--max-detached", "1", "--wait", "0s"]);
     gate.add_permits(1);
     let first = send(keyed(proxy.url("/gated"), "done"), "a").await;
     assert_eq!(first.status, StatusCode::CREATED);
