@@ -6,6 +6,7 @@
 #   clients/typescript/test.sh                     everything
 #   clients/typescript/test.sh core                the tests of test/core.test.ts alone
 #   clients/typescript/test.sh --update            writes src/schema.ts anew from the server's API
+#   clients/typescript/test.sh --pack              only builds target/clients/typescript/hapax-client.tgz
 #
 # Everything is installed and built in a copy under target/clients/typescript.
 #
@@ -77,36 +78,38 @@ check_drift() {
         die "src/schema.ts differs from the server's API; look at what changed, then run clients/typescript/test.sh --update"
 }
 
+pack() {
+    (cd "$work" && node build.mjs && rm -f hapax-client*.tgz && npm pack --silent >/dev/null && mv hapax-client-*.tgz hapax-client.tgz)
+}
+
 # Installs the tarball into an empty project and uses it from there.
 use_tarball() {
-    local empty=$work/empty tarball
-    (cd "$work" && npm pack --silent >/dev/null)
-    tarball=$(ls "$work"/hapax-client-*.tgz)
+    local empty=$work/empty
     rm -rf "$empty" && mkdir -p "$empty"
     echo '{ "private": true }' >"$empty/package.json"
     # The package has no dependencies, so that no registry is asked.
-    (cd "$empty" && npm install --silent --offline --no-audit --no-fund "$tarball")
+    (cd "$empty" && npm install --silent --offline --no-audit --no-fund "$work/hapax-client.tgz")
     cp "$source"/test/tarball/* "$empty"
-    rm "$tarball"
     (cd "$empty" && node use.mjs && node use.cjs && node "$work/node_modules/typescript/bin/tsc" -p .)
 }
 
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then die "install Node.js 18 or later, with npm"; fi
+copy_sources
+install_dependencies
+if [[ ${1:-} == --pack ]]; then
+    pack
+    exit 0
+fi
 for binary in "$HAPAX_TEST_BIN" "$with_servers"; do
     [[ -x $binary ]] || die "$binary is missing: cargo build --bin hapax --bin with-servers"
 done
-copy_sources
-install_dependencies
 if [[ ${1:-} == --update ]]; then
     generate_schema
     cp "$work/schema-now.ts" src/schema.ts
     exit 0
 fi
 (cd "$work" && node node_modules/typescript/bin/tsc -p tsconfig.json)
-files=("$work"/out/test/${1:-*}.test.js)
-if [[ $# -eq 0 ]]; then
-    check_drift
-    (cd "$work" && node build.mjs)
-fi
-(cd "$work" && "$with_servers" redis postgres -- node --test "${files[@]}")
+[[ $# -gt 0 ]] || check_drift
+pack
+(cd "$work" && "$with_servers" redis postgres -- node --test out/test/${1:-*}.test.js)
 [[ $# -gt 0 ]] || use_tarball

@@ -1,5 +1,5 @@
 /** What commands and messages share: a claim that is renewed while a function runs, and then ends. */
-import { Lost, OutcomeUnknown, StoreUnavailable } from "./errors.js"
+import { InvalidRequest, Lost, OutcomeUnknown, StoreUnavailable } from "./errors.js"
 import { retryDelay } from "./http.js"
 import type { Transport } from "./http.js"
 import { Lease } from "./lease.js"
@@ -53,15 +53,16 @@ export class Claim implements Run {
 
   /**
    * Ends the claim with this value. The effect has happened: while the store is away this is tried
-   * again for a minute, and the lease renewed. Throws `Lost`, or `OutcomeUnknown` if it did not succeed.
+   * again, and the lease renewed. Throws `Lost`, or `OutcomeUnknown` if it did not succeed.
    */
-  async complete(fields: object): Promise<void> {
-    const until = performance.now() + END_FOR_MS
+  async complete(fields: object, forMs = END_FOR_MS): Promise<void> {
+    const until = performance.now() + forMs
     const body = { token: this.#token, ...fields }
     try {
       for (let attempt = 0; ; attempt++) {
         try {
           await this.#transport.call({ method: "PUT", path: this.#path, body, afterLostAnswer: "repeat", once: true })
+          this.#lease.end()
           return
         } catch (error) {
           if (!(error instanceof StoreUnavailable)) throw error
@@ -72,8 +73,10 @@ export class Claim implements Run {
           await pause(delay)
         }
       }
-    } finally {
-      this.#lease.end()
+    } catch (error) {
+      // The server refuses this value: another one may still end the claim.
+      if (!(error instanceof InvalidRequest)) this.#lease.end()
+      throw error
     }
   }
 

@@ -24,6 +24,8 @@ export interface BeginOptions {
   waitMs?: number | undefined
   /** What to do about an earlier attempt that may or may not have acted; `refuse` by default. */
   onUnknown?: "refuse" | "rerun" | undefined
+  /** For how long to try while the server or its store is away; by default that of `connect`. */
+  retryForMs?: number | undefined
   signal?: AbortSignal | undefined
 }
 
@@ -68,7 +70,7 @@ export async function beginCommand(transport: Transport, operation: string, key:
     const body: BeginCommand = { lease_ms: leaseMs, retention_ms: retentionMs, wait_ms: waitMs, on_unknown: onUnknown }
     if (options.fingerprint !== undefined) body.fingerprint = options.fingerprint
     try {
-      const call = { method: "POST", path, body, waitMs, signal: options.signal }
+      const call = { method: "POST", path, body, waitMs, signal: options.signal, retryForMs: options.retryForMs }
       const answer = await transport.call({ ...call, afterLostAnswer: "repeat" })
       if (answer.status !== 201) {
         const completed = parseAnswer<CompletedCommand>(answer)
@@ -120,7 +122,13 @@ export async function once<T>(
   }
   const value = await begun.claim.run(work)
   const response = await storedResult(value, begun.claim)
-  await begun.claim.complete(completionOf(response))
+  try {
+    await begun.claim.complete(completionOf(response))
+  } catch (error) {
+    // The effect has happened, so a retry must not run.
+    if (error instanceof InvalidRequest) await begun.claim.abandon()
+    throw error
+  }
   // Parsed again, so that the first caller gets what every other caller gets.
   return { value: resultOf<T>(response), replayed: false }
 }

@@ -28,6 +28,8 @@ export interface ApiCall {
   body?: unknown
   /** How long the server may wait before it answers. */
   waitMs?: number | undefined
+  /** Another `retryForMs` than that of `connect`. */
+  retryForMs?: number | undefined
   signal?: AbortSignal | undefined
   afterLostAnswer: AfterLostAnswer
   /** No retry at all: the caller has its own. */
@@ -70,7 +72,7 @@ export class Transport {
 
   /** Makes a call, again with growing pauses while that is safe. Throws the error of an answer that is no success. */
   async call(call: ApiCall): Promise<ApiAnswer> {
-    const until = performance.now() + this.retryForMs
+    const until = performance.now() + (call.retryForMs ?? this.retryForMs)
     for (let attempt = 0; ; attempt++) {
       try {
         return await this.#callOnce(call)

@@ -8,3 +8,6 @@ assert.rejects(away.lock("a"), StoreUnavailable).catch((error) => {
   console.error(error)
   process.exitCode = 1
 })
+for (const name of ["express", "fastify", "hono"]) assert.equal(typeof require(`hapax-client/${name}`).idempotency, "function")
+assert.equal(typeof require("hapax-client/pg").once, "function")
+assert.equal(typeof require("hapax-client/browser").Intent, "function")
