@@ -3,6 +3,27 @@
 --
 -- First the inner functions, which run with the rights of their caller. The functions of the SQL
 -- interface (`hapax_begin` and so on, from "The SQL interface" on) check their arguments and call them.
+-- No function takes or returns a row of a table, because the table could then not be dropped without it.
+
+-- Tables that were restored from a backup of version 4 may stand beside functions of version 5.
+DO $$
+DECLARE
+    old text;
+BEGIN
+    FOR old IN
+        SELECT p.oid::regprocedure FROM pg_proc p
+        WHERE p.pronamespace = current_schema()::regnamespace
+          AND p.proname IN (
+              'hapax_digest', 'hapax_judge_claim', 'hapax_wait_for_lock', 'hapax_claim_key', 'hapax_step_key',
+              'hapax_put_record', 'hapax_check_text', 'hapax_check_tenant', 'hapax_millis', 'hapax_new_token',
+              'hapax_encode_response', 'hapax_decode_response', 'hapax_begin', 'hapax_complete', 'hapax_fail',
+              'hapax_receive', 'hapax_enqueue', 'hapax_lock', 'hapax_unlock', 'hapax_record_put',
+              'hapax_record_get', 'hapax_grant_app')
+    LOOP
+        EXECUTE 'DROP FUNCTION ' || old;
+    END LOOP;
+END
+$$;
 
 -- FNV-1a of the canonical key, in two halves of 32 bits because a bigint must not overflow: the number of
 -- the key's advisory lock and of its wake-ups. The same as `Key::digest` in hapax-core.
@@ -33,18 +54,19 @@ $$;
 
 -- Decides a claim, as `claim_rules::claim` in hapax-core does: grant, regrant (to the owner, whose lease
 -- starts again), or an answer that changes nothing.
-CREATE FUNCTION hapax_judge_claim(stored hapax_claims, now_ms bigint, the_token bytea, the_fingerprint bytea,
-                                  take_over boolean) RETURNS text
+CREATE FUNCTION hapax_judge_claim(
+    phase smallint, expires_at bigint, lease_end bigint, token bytea, fingerprint bytea,
+    now_ms bigint, the_token bytea, the_fingerprint bytea, take_over boolean) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
     RETURN CASE
-        WHEN stored.fence IS NULL OR stored.expires_at <= now_ms THEN 'grant'
-        WHEN stored.fingerprint IS DISTINCT FROM the_fingerprint THEN 'mismatch'
-        WHEN stored.phase = 1 THEN 'settled'
-        WHEN stored.phase = 2 THEN 'grant'
-        WHEN stored.token = the_token THEN 'regrant'
-        WHEN stored.lease_end > now_ms THEN 'busy'
+        WHEN phase IS NULL OR expires_at <= now_ms THEN 'grant'
+        WHEN fingerprint IS DISTINCT FROM the_fingerprint THEN 'mismatch'
+        WHEN phase = 1 THEN 'settled'
+        WHEN phase = 2 THEN 'grant'
+        WHEN token = the_token THEN 'regrant'
+        WHEN lease_end > now_ms THEN 'busy'
         WHEN take_over THEN 'grant'
         ELSE 'unknown'
     END;
@@ -94,7 +116,8 @@ DECLARE
 BEGIN
     SELECT c.* INTO stored FROM hapax_claims c
     WHERE c.tenant = the_tenant AND c.kind = the_kind AND c.scope = the_scope AND c.name = the_name;
-    verdict := hapax_judge_claim(stored, now_ms, the_token, the_fingerprint, take_over);
+    verdict := hapax_judge_claim(stored.phase, stored.expires_at, stored.lease_end, stored.token,
+                                 stored.fingerprint, now_ms, the_token, the_fingerprint, take_over);
 
     -- A settled claim is final. Another answer without a change is, too, unless the snapshot is old or the
     -- caller would rather wait for a transaction that is about to change it.
@@ -117,7 +140,8 @@ BEGIN
                 SELECT c.* INTO stored FROM hapax_claims c
                 WHERE c.tenant = the_tenant AND c.kind = the_kind AND c.scope = the_scope AND c.name = the_name;
             END IF;
-            verdict := hapax_judge_claim(stored, now_ms, the_token, the_fingerprint, take_over);
+            verdict := hapax_judge_claim(stored.phase, stored.expires_at, stored.lease_end, stored.token,
+                                 stored.fingerprint, now_ms, the_token, the_fingerprint, take_over);
             IF verdict NOT IN ('grant', 'regrant') THEN
                 RAISE SQLSTATE 'HPX00';
             END IF;

@@ -416,7 +416,7 @@ BEGIN
     LOOP
         -- pg_temp last: otherwise a temporary table of the caller would stand before hapax's.
         EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, %I, pg_temp', found.signature,
-                       found.nspname, tables.relnamespace::regnamespace::text);
+                       found.nspname, (SELECT nspname FROM pg_namespace WHERE oid = tables.relnamespace));
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', found.signature);
         -- With the rights of the tables' owner, not of a superuser who migrates in the owner's place.
         IF tables.relowner <> current_user::regrole THEN

@@ -1,6 +1,7 @@
 //! The SQL interface: `hapax_begin` and the other functions, as callers in any language use them.
 
 mod concurrent;
+mod guide;
 mod kills;
 mod messages;
 mod roles;

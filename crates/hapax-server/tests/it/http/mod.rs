@@ -20,6 +20,7 @@ mod observed;
 mod operator;
 mod queues;
 mod records;
+mod sql;
 mod start;
 mod stop;
 mod stores;
