@@ -17,9 +17,8 @@ const used = [
   "PublishEvent",
   "PublishedEvent",
   "ReceiveMessage",
-  "RenewCommand",
+  "RenewLease",
   "RenewLock",
-  "RenewMessage",
   "TakeLock",
   "TakenLock",
 ]

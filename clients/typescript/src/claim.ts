@@ -4,6 +4,7 @@ import { retryDelay } from "./http.js"
 import type { Transport } from "./http.js"
 import { Lease } from "./lease.js"
 import { pause } from "./runtime.js"
+import type { components } from "./schema.js"
 
 /** What a function is told about its run. */
 export interface Run {
@@ -47,7 +48,7 @@ export class Claim implements Run {
   }
 
   async #renew(leaseMs: number, once: boolean): Promise<void> {
-    const body = { token: this.#token, lease_ms: leaseMs }
+    const body: components["schemas"]["RenewLease"] = { token: this.#token, lease_ms: leaseMs }
     await this.#transport.call({ method: "PATCH", path: this.#path, body, afterLostAnswer: "repeat", once })
   }
 

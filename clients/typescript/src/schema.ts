@@ -119,7 +119,7 @@ export interface components {
              */
             retention_ms?: number;
         };
-        RenewCommand: {
+        RenewLease: {
             token: string;
             /**
              * Format: int64
@@ -134,14 +134,6 @@ export interface components {
              * @default 5000
              */
             ttl_ms?: number;
-        };
-        RenewMessage: {
-            token: string;
-            /**
-             * Format: int64
-             * @default 30000
-             */
-            lease_ms?: number;
         };
         ShownResponse: {
             /** Format: int32 */
