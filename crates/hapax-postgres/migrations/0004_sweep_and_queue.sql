@@ -24,12 +24,15 @@ BEGIN
 END
 $$;
 
+-- The claims that are not settled, which are few: for lists of one status, and for counting them.
+CREATE INDEX hapax_claims_open ON hapax_claims (kind, tenant, scope, name) WHERE phase <> 1;
+
 -- One page of claims of a tenant and its scopes, in the order of their keys, after the given one.
 -- It goes from scope to scope, so that it reads no rows of other tenants and kinds. After 1000 scopes
 -- it ends with a row without a phase, whose tenant is the next scope. Values are left out, because
 -- they may be large.
 CREATE FUNCTION hapax_list_claims(mine text, the_kind text, after_tenant text, after_scope text,
-                                  after_name text, at_most bigint)
+                                  after_name text, at_most bigint, open_only boolean)
 RETURNS TABLE (now bigint, fence bigint, phase smallint, attempt integer, granted_at bigint,
                lease_end bigint, retention bigint, expires_at bigint, token bytea, fingerprint bytea,
                value bytea, tenant text, kind text, scope text, name text)
@@ -49,7 +52,18 @@ DECLARE
     found  bigint;
 BEGIN
     FOR visited IN 1..1000 LOOP
-        IF whose = mine OR starts_with(whose, mine || '/') THEN
+        IF (whose = mine OR starts_with(whose, mine || '/')) AND open_only THEN
+            RETURN QUERY
+                SELECT now_ms, c.fence, c.phase, c.attempt, c.granted_at, c.lease_end, c.retention,
+                       c.expires_at, c.token, c.fingerprint, ''::bytea, c.tenant::text, c.kind::text,
+                       c.scope::text, c.name::text
+                FROM hapax_claims c
+                WHERE c.phase <> 1 AND c.tenant = whose AND c.kind = the_kind
+                  AND (c.scope, c.name) > (from_scope, from_name)
+                ORDER BY c.kind, c.tenant, c.scope, c.name LIMIT wanted;
+            GET DIAGNOSTICS found = ROW_COUNT;
+            wanted := wanted - found;
+        ELSIF whose = mine OR starts_with(whose, mine || '/') THEN
             RETURN QUERY
                 SELECT now_ms, c.fence, c.phase, c.attempt, c.granted_at, c.lease_end, c.retention,
                        c.expires_at, c.token, c.fingerprint, ''::bytea, c.tenant::text, c.kind::text,
@@ -62,9 +76,16 @@ BEGIN
             wanted := wanted - found;
         END IF;
         -- `0` follows `/`, so the range covers the scopes of the tenant.
-        whose := (SELECT c.tenant FROM hapax_claims c
-                  WHERE c.tenant > greatest(whose, mine || '/') AND c.tenant < mine || '0'
-                  ORDER BY c.tenant LIMIT 1);
+        IF open_only THEN
+            whose := (SELECT c.tenant FROM hapax_claims c
+                      WHERE c.phase <> 1 AND c.kind = the_kind
+                        AND c.tenant > greatest(whose, mine || '/') AND c.tenant < mine || '0'
+                      ORDER BY c.kind, c.tenant LIMIT 1);
+        ELSE
+            whose := (SELECT c.tenant FROM hapax_claims c
+                      WHERE c.tenant > greatest(whose, mine || '/') AND c.tenant < mine || '0'
+                      ORDER BY c.tenant LIMIT 1);
+        END IF;
         from_scope := '';
         from_name := '';
         IF wanted <= 0 OR whose IS NULL THEN

@@ -366,7 +366,8 @@ BEGIN
         SELECT convert_from(r.value, 'UTF8')::jsonb, r.version FROM hapax_records r
         WHERE r.tenant = hapax_record_get.tenant AND r.kind = 'record' AND r.scope = ''
           AND r.name = hapax_record_get.key
-          AND (r.expires_at IS NULL OR r.expires_at > floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+          -- The clock is older than the snapshot: a record that is renewed after it has not expired.
+          AND (r.expires_at IS NULL OR r.expires_at > floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint);
 END
 $$;
 COMMENT ON FUNCTION hapax_record_get IS

@@ -6,7 +6,7 @@ use hapax_core::{
     claim_rules,
 };
 
-use crate::connect::session::SqlSession;
+use crate::connect::session::{Params, SqlSession};
 use crate::error::SqlResult;
 use crate::{PostgresStore, row};
 
@@ -90,8 +90,10 @@ async fn list_claims<S: SqlSession>(session: &mut S, list: &ClaimQuery) -> SqlRe
         after.as_ref().map_or(("", "", ""), |key| (key.tenant().as_str(), key.scope(), key.name()));
     let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());
     let at_most = i64::from(list.max_claims);
+    let open_only = list.status.is_some_and(|status| status != ClaimStatus::Settled);
     let sql = include_str!("sql/list.sql");
-    let rows = session.rows(sql, &[&mine, &kind, &tenant, &scope, &name, &at_most]).await?;
+    let params: Params<'_> = &[&mine, &kind, &tenant, &scope, &name, &at_most, &open_only];
+    let rows = session.rows(sql, params).await?;
     let mut page = ClaimPage::default();
     let mut is_full = rows.len() as i64 == at_most;
     for found in &rows {

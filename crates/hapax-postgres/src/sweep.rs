@@ -11,11 +11,27 @@ use crate::row;
 /// Rows per statement, few enough that a takeover of an expired claim does not wait long.
 const BATCH: u32 = 500;
 
+/// Deletes expired rows of a table. SKIP LOCKED: a row that is being taken over or written is left to that
+/// transaction.
+macro_rules! delete_expired {
+    ($table:literal) => {
+        concat!(
+            "WITH gone AS (DELETE FROM ",
+            $table,
+            " WHERE ctid = ANY (ARRAY(SELECT ctid FROM ",
+            $table,
+            " WHERE expires_at <= (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
+              ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING 1) \
+              SELECT count(*) AS deleted, count(*) >= $1 AS more FROM gone"
+        )
+    };
+}
+
 /// Each statement deletes at most `$1` rows, and answers how many and whether more may be left.
 /// Entries come last, because forgetting a job leaves its entries to them.
 const STATEMENTS: [&str; 5] = [
-    include_str!("sql/sweep_claims.sql"),
-    include_str!("sql/sweep_records.sql"),
+    delete_expired!("hapax_claims"),
+    delete_expired!("hapax_records"),
     include_str!("sql/sweep_done.sql"),
     "SELECT forgotten AS deleted, looked_at >= $1 AS more FROM hapax_forget_jobs($1)",
     "SELECT deleted, more FROM hapax_sweep_entries($1)",

@@ -1,11 +1,12 @@
-//! `Oversight` on SQLite: pages of claims in key order, read along the primary key.
+//! `Oversight` on SQLite: pages of claims in key order, read along the primary key, or along the index of
+//! open claims where settled ones are not asked for.
 
 use async_trait::async_trait;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimStatus, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant,
     claim_rules,
 };
-use rusqlite::params;
+use rusqlite::{ToSql, params};
 
 use crate::SqliteStore;
 use crate::claims::decode_row;
@@ -24,6 +25,22 @@ const CLAIMS: &str = "SELECT phase, fence, attempt, token, fingerprint, granted_
 /// The next tenant with any claim.
 const NEXT_TENANT: &str =
     "SELECT tenant FROM hapax_claims WHERE tenant > ?1 AND tenant < ?2 ORDER BY tenant LIMIT 1";
+
+/// As [`CLAIMS`], without the settled ones.
+const OPEN_CLAIMS: &str = "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, \
+                                  retention, expires_at, x'', scope, name \
+                           FROM hapax_claims INDEXED BY hapax_claims_open \
+                           WHERE phase <> 1 AND tenant = ?1 AND kind = ?2 AND (scope, name) > (?3, ?4) \
+                           ORDER BY scope, name LIMIT ?5";
+
+/// The next tenant with an open claim of a kind.
+const NEXT_OPEN_TENANT: &str = "SELECT tenant FROM hapax_claims INDEXED BY hapax_claims_open \
+                                WHERE phase <> 1 AND kind = ?3 AND tenant > ?1 AND tenant < ?2 \
+                                ORDER BY tenant LIMIT 1";
+
+const COUNT_OPEN: &str = "SELECT phase = 2, lease_end > ?2, count(*) \
+                          FROM hapax_claims INDEXED BY hapax_claims_open \
+                          WHERE phase <> 1 AND kind = ?1 AND expires_at > ?2 GROUP BY 1, 2";
 
 #[async_trait]
 impl Oversight for SqliteStore {
@@ -80,12 +97,10 @@ fn tenants(session: Session<'_>, at_most: u32) -> StoreResult<Vec<Tenant>> {
 
 fn count_open(session: Session<'_>, kind: KeyKind) -> StoreResult<OpenClaims> {
     let now = to_i64(session.now()?.0);
-    let counts: Vec<(bool, bool, u64)> = session.all(
-        "SELECT phase = 2, lease_end > ?2, count(*) FROM hapax_claims \
-         WHERE phase <> 1 AND kind = ?1 AND expires_at > ?2 GROUP BY 1, 2",
-        params![kind.as_str(), now],
-        |row| Ok((row.get(0)?, row.get(1)?, row.unsigned(2)?)),
-    )?;
+    let counts: Vec<(bool, bool, u64)> =
+        session.all(COUNT_OPEN, params![kind.as_str(), now], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.unsigned(2)?))
+        })?;
     let mut open = OpenClaims::default();
     for (failed, alive, count) in counts {
         open.add(open_status(failed, alive), count);
@@ -108,9 +123,13 @@ fn list_claims(session: Session<'_>, list: &ClaimQuery) -> StoreResult<ClaimPage
     let start = |tenant: &str| Key::stored(tenant, kind, "", "");
     let Some(mut at) = after.or_else(|| start(mine)) else { return Ok(ClaimPage::default()) };
     let (mut page, mut left) = (ClaimPage::default(), list.max_claims);
+    let (claims, next_tenant) = match list.status {
+        None | Some(ClaimStatus::Settled) => (CLAIMS, NEXT_TENANT),
+        Some(_) => (OPEN_CLAIMS, NEXT_OPEN_TENANT),
+    };
     for _ in 0..MAX_TENANTS {
         let rows: Vec<_> = session.all(
-            CLAIMS,
+            claims,
             params![at.tenant().as_str(), kind, at.scope(), at.name(), left],
             |row| {
                 let text = |column| row.get::<_, String>(column);
@@ -133,8 +152,13 @@ fn list_claims(session: Session<'_>, list: &ClaimQuery) -> StoreResult<ClaimPage
         // follows `/`.
         let scopes = format!("{mine}/");
         let last = at.tenant().as_str().max(&scopes);
-        let next = session
-            .first(NEXT_TENANT, [last, &format!("{mine}0")], |row| row.get::<_, String>(0))?;
+        let end = format!("{mine}0");
+        // The third parameter is in one of the two texts.
+        let params: &[&dyn ToSql] = match claims {
+            OPEN_CLAIMS => &[&last, &end, &kind],
+            _ => &[&last, &end],
+        };
+        let next = session.first(next_tenant, params, |row| row.get::<_, String>(0))?;
         let Some(next) = next.and_then(|tenant| start(&tenant)) else { return Ok(page) };
         at = next;
     }
@@ -170,6 +194,8 @@ mod tests {
         for (sql, expected) in [
             (CLAIMS, "(tenant=? AND kind=? AND (scope,name)>(?,?))"),
             (NEXT_TENANT, "(tenant>? AND"),
+            (OPEN_CLAIMS, "hapax_claims_open (kind=? AND tenant=? AND (scope,name)>(?,?))"),
+            (NEXT_OPEN_TENANT, "hapax_claims_open (kind=? AND tenant>? AND"),
         ] {
             let plan = plan(sql);
             let [step] = plan.as_slice() else { panic!("{plan:?}") };

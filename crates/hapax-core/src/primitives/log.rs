@@ -1,5 +1,8 @@
 //! `Log`, the third primitive: ordered, deduplicated events of one job.
 
+mod epochs;
+mod job_head;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,6 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub use self::epochs::Epochs;
+pub use self::job_head::JobHead;
 use crate::{Fingerprint, Key, StoreResult, Watch};
 
 /// The default number of partitions of a new store.
@@ -294,61 +299,6 @@ pub struct Attached {
     pub entries: Vec<LogEntry>,
 }
 
-/// The current state of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobHead {
-    /// The epochs of the job's entries.
-    pub epochs: Epochs,
-    /// The first offset that is still kept.
-    pub first: u64,
-    /// The last offset.
-    pub last: u64,
-    /// Whether the closing event was appended.
-    pub closed: bool,
-    /// The entry with the highest seq, if [`PageRequest::with_state`] asked for it.
-    pub state: Option<LogEntry>,
-    /// How long until the job is forgotten, unless another event is appended.
-    pub expires_in: Duration,
-}
-
-impl JobHead {
-    /// The cursor after the last entry.
-    pub fn end(&self) -> Cursor {
-        Cursor { epoch: self.epochs.last(), offset: self.last }
-    }
-
-    /// Whether a reader at this cursor gets the next entry without missing one: the cursor belongs to
-    /// this log, no entry after it was trimmed, and none may have been lost right after it.
-    pub fn holds(&self, cursor: Cursor) -> bool {
-        let kept = cursor.offset + 1 >= self.first && cursor.offset <= self.last;
-        let is_of_this_log = self.epochs.at(cursor.offset) == cursor.epoch
-            && !self.epochs.may_have_lost_after(cursor.offset);
-        kept && (is_of_this_log || self.epochs.before(cursor.offset + 1) == cursor)
-    }
-
-    /// The cursor before the first entry that is still kept.
-    pub fn start(&self) -> Cursor {
-        self.epochs.before(self.first)
-    }
-
-    /// Where a reader continues, after a gap, whose cursor is not held. If the history of the cursor
-    /// is known, that is where it parted from this one: the entries before are those that the reader
-    /// has seen. Otherwise it is the first entry that is still kept. The result is always held.
-    pub fn resume(&self, cursor: Cursor) -> Cursor {
-        let parted = self.epochs.end_of(cursor.epoch);
-        let parted = parted.filter(|end| (self.first..=cursor.offset + 1).contains(&(end + 1)));
-        self.epochs.before(parted.map_or(self.first, |end| end + 1))
-    }
-
-    /// The entries up to the next place at which some may have been lost.
-    pub fn up_to_loss<'a>(&self, entries: &'a [LogEntry]) -> &'a [LogEntry] {
-        let Some(first) = entries.first() else { return entries };
-        let lossy = |span: &&EpochSpan| span.lossy && span.first > first.at.offset;
-        let Some(loss) = self.epochs.0.iter().find(lossy) else { return entries };
-        &entries[..entries.partition_point(|entry| entry.at.offset < loss.first)]
-    }
-}
-
 /// One entry of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
@@ -362,120 +312,6 @@ pub struct LogEntry {
     pub closes: bool,
     /// The bytes as they were appended.
     pub payload: Bytes,
-}
-
-/// The epochs of one log, each with the offset of its first entry. Most logs have one epoch.
-///
-/// The stored form is text, `7@1,9@42,12!50`: epoch 7 from offset 1, epoch 9 from offset 42, and
-/// epoch 12 from offset 50, before which entries may have been lost.
-///
-/// ```
-/// use hapax_core::log::{Epoch, Epochs};
-/// let mut epochs = Epochs::new(Epoch(7));
-/// epochs.turn(Epoch(9), 42, false);
-/// epochs.turn(Epoch(12), 50, true);
-/// assert_eq!(epochs.at(41), Epoch(7));
-/// assert_eq!(epochs.at(42), Epoch(9));
-/// assert_eq!(epochs.to_string(), "7@1,9@42,12!50");
-/// assert_eq!("7@1,9@42,12!50".parse(), Ok(epochs));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Epochs(Vec<EpochSpan>);
-
-/// One epoch of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct EpochSpan {
-    epoch: Epoch,
-    first: u64,
-    /// Whether entries right before the first one may have been lost.
-    lossy: bool,
-}
-
-impl Epochs {
-    /// How many epochs are remembered. Readers with a cursor of an older epoch get a gap, and then
-    /// the kept entries; those of forgotten epochs are shown under the oldest one remembered.
-    pub const MAX: usize = 16;
-
-    /// The epochs of a new log.
-    pub fn new(epoch: Epoch) -> Self {
-        Self(vec![EpochSpan { epoch, first: 1, lossy: false }])
-    }
-
-    /// Starts another epoch at this offset. It is `lossy` if acknowledged entries may have been lost;
-    /// every reader that passes that place gets a gap.
-    pub fn turn(&mut self, epoch: Epoch, first: u64, lossy: bool) {
-        self.0.retain(|span| span.first < first);
-        self.0.push(EpochSpan { epoch, first, lossy });
-        if self.0.len() > Self::MAX {
-            self.0.remove(0);
-        }
-    }
-
-    /// The same epochs, where every change of epoch is [lossy](Epochs::turn).
-    #[must_use]
-    pub fn with_lossy_turns(mut self) -> Self {
-        self.0.iter_mut().skip(1).for_each(|span| span.lossy = true);
-        self
-    }
-
-    /// The epoch of the entry with this offset; for offset 0, that of the first entry. The oldest
-    /// epoch that is remembered stands for those before it, which are forgotten.
-    pub fn at(&self, offset: u64) -> Epoch {
-        let began = |span: &&EpochSpan| span.first <= offset.max(1);
-        self.0.iter().rev().find(began).or(self.0.first()).map_or(Epoch(0), |span| span.epoch)
-    }
-
-    /// The cursor of a reader that gets the entry with this offset next. At the beginning of an epoch
-    /// it is of that epoch: such a reader was told what may have been lost there.
-    pub fn before(&self, offset: u64) -> Cursor {
-        let offset = offset.max(1);
-        let begins = self.0.iter().find(|span| span.first == offset);
-        let epoch = begins.map_or_else(|| self.at(offset - 1), |span| span.epoch);
-        Cursor { epoch, offset: offset - 1 }
-    }
-
-    /// The last offset of an epoch that was followed by another one.
-    pub fn end_of(&self, epoch: Epoch) -> Option<u64> {
-        let mut later = self.0.iter().skip_while(|span| span.epoch != epoch).skip(1);
-        later.next().map(|span| span.first - 1)
-    }
-
-    /// The current epoch, which new entries get.
-    pub fn last(&self) -> Epoch {
-        self.0.last().map_or(Epoch(0), |span| span.epoch)
-    }
-
-    /// The first offset of the last lossy epoch; 1 if there is none.
-    pub fn last_loss(&self) -> u64 {
-        self.0.iter().rev().find(|span| span.lossy).map_or(1, |span| span.first)
-    }
-
-    fn may_have_lost_after(&self, offset: u64) -> bool {
-        self.0.iter().any(|span| span.lossy && span.first == offset + 1)
-    }
-}
-
-impl fmt::Display for Epochs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, EpochSpan { epoch, first, lossy }) in self.0.iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            write!(f, "{comma}{}{}{first}", epoch.0, if *lossy { '!' } else { '@' })?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for Epochs {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let span = |span: &str| {
-            let (epoch, first) = span.split_once(['@', '!']).ok_or(InvalidCursor)?;
-            let (epoch, first) = (Epoch(number(epoch)?), number(first)?);
-            Ok(EpochSpan { epoch, first: first.max(1), lossy: span.contains('!') })
-        };
-        text.split(',').map(span).collect::<Result<_, _>>().map(Self)
-    }
 }
 
 /// A position in a partition's tail. Opaque: only the store that returned it can interpret it.
@@ -525,91 +361,4 @@ pub struct TailChange {
     pub offset: u64,
     /// The position after this entry, from which a reader that has seen it continues.
     pub position: TailPosition,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn head(epochs: &str, first: u64, last: u64) -> JobHead {
-        let epochs: Epochs = epochs.parse().unwrap();
-        JobHead { epochs, first, last, closed: false, state: None, expires_in: Duration::ZERO }
-    }
-
-    fn held(head: &JobHead, cursor: &str) -> bool {
-        head.holds(cursor.parse().unwrap())
-    }
-
-    #[test]
-    fn job_head_holds_cursors_with_every_later_entry_kept() {
-        let plain = head("7@1", 1, 5);
-        assert!(held(&plain, "7-0") && held(&plain, "7-3") && held(&plain, "7-5"));
-        assert!(!held(&plain, "7-6"), "ahead of the log");
-        assert!(!held(&plain, "6-3"), "of another epoch");
-        let trimmed = head("7@1", 4, 9);
-        assert!(!held(&trimmed, "7-2") && held(&trimmed, "7-3"));
-    }
-
-    #[test]
-    fn job_head_after_failover_refuses_cursors_of_lost_entries() {
-        let after_failover = head("7@1,9@6", 1, 8);
-        assert!(held(&after_failover, "7-5"), "saw only what survived");
-        assert!(!held(&after_failover, "7-6"), "saw an entry 6 that is another one now");
-        assert!(held(&after_failover, "9-6") && held(&after_failover, "9-5"));
-    }
-
-    #[test]
-    fn fault_13_job_head_after_a_loss_holds_no_cursor_right_before_it() {
-        let head = head("7@1,9!6", 1, 8);
-        assert!(held(&head, "7-4"), "entry 5 comes next");
-        assert!(!held(&head, "7-5"), "entries after 5 may have been lost");
-        assert!(held(&head, "9-5"), "has been told");
-        for (cursor, resumes) in [("7-5", "9-5"), ("7-8", "9-5"), ("8-7", "7-0"), ("9-9", "7-0")] {
-            assert_eq!(head.resume(cursor.parse().unwrap()), resumes.parse().unwrap(), "{cursor}");
-        }
-        let at = |offset| Cursor { epoch: head.epochs.at(offset), offset };
-        let entry = |offset| LogEntry {
-            at: at(offset),
-            stage: "s".into(),
-            seq: 1,
-            closes: false,
-            payload: Bytes::new(),
-        };
-        let entries: Vec<_> = (3..=8).map(entry).collect();
-        assert_eq!(head.up_to_loss(&entries), &entries[..3]);
-        assert_eq!(head.up_to_loss(&entries[3..]), &entries[3..]);
-    }
-
-    #[test]
-    fn fault_03_cursor_where_a_gap_resumes_is_always_held() {
-        for lossy in [false, true] {
-            let mut epochs = Epochs::new(Epoch(1));
-            for turn in 2..40 {
-                let last = turn * 3;
-                for first in [1, 2, last - 4, last] {
-                    let epochs = epochs.clone();
-                    let (closed, expires_in) = (false, Duration::ZERO);
-                    let head = JobHead { epochs, first, last, closed, state: None, expires_in };
-                    let all = (0..45).flat_map(|epoch| {
-                        (0..last + 3).map(move |offset| Cursor { epoch: Epoch(epoch), offset })
-                    });
-                    for cursor in all {
-                        assert!(head.holds(head.resume(cursor)), "{cursor} in {head:?}");
-                    }
-                    assert!(head.holds(head.start()) && head.holds(head.end()), "{head:?}");
-                }
-                epochs.turn(Epoch(turn), last + 1, lossy);
-            }
-        }
-    }
-
-    #[test]
-    fn epochs_of_two_failovers_at_one_offset_keep_the_second() {
-        let mut epochs = Epochs::new(Epoch(1));
-        epochs.turn(Epoch(2), 5, false);
-        epochs.turn(Epoch(3), 5, false);
-        assert_eq!(epochs.to_string(), "1@1,3@5");
-        (4..40).for_each(|e| epochs.turn(Epoch(e), e * 10, false));
-        assert_eq!(epochs.at(5), Epoch(24), "the oldest one remembered");
-    }
 }

@@ -1,5 +1,5 @@
--- The stored format of hapax on SQLite, version 3: a clock that nobody can set, and notes of
--- what changed.
+-- The stored format of hapax on SQLite, version 3: a clock that nobody can set, notes of
+-- what changed, and an index of open claims.
 --
 -- Leases and retentions are measured by the machine's time since boot plus a base, so that all
 -- processes agree and no step of the wall clock matters. hapax_meta has four more names:
@@ -35,3 +35,6 @@ BEGIN
     WHERE NOT EXISTS (SELECT 1 FROM hapax_arrivals WHERE queue = NEW.queue);
     UPDATE hapax_arrivals SET items = items + 1 WHERE queue = NEW.queue;
 END;
+
+-- The claims that are not settled, which are few: for lists of one status, and for counting them.
+CREATE INDEX hapax_claims_open ON hapax_claims (kind, tenant, scope, name) WHERE phase <> 1;

@@ -17,7 +17,8 @@ pub trait EventHandler: Send + Sync + 'static {
     /// partition.
     async fn handle(&self, delivery: EventDelivery) -> Result<EventOutcome, HandlerError>;
 
-    /// Called when events of a partition were forgotten before this group read them.
+    /// Called when events of a partition were forgotten before this group read them, and before the first event
+    /// of a job after a failover that may have lost some. A job that gets no further event is not reported.
     async fn lost(&self, _partition: u16) {}
 }
 

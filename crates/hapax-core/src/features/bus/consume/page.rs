@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::partition::{LeaseState, PartitionProgress};
 use super::{EventDelivery, EventOutcome, Group};
-use crate::log::{LogEntry, PageRequest, PartitionTail, TailChange};
+use crate::log::{Attached, Epochs, LogEntry, PageRequest, PartitionTail, TailChange};
 use crate::{Fence, Key, StoreResult, metric_names};
 
 /// How many entries of a job one store call reads.
@@ -115,7 +115,14 @@ impl PartitionPage {
             return Ok(Ok(()));
         }
         let entry = match fetched.entry(&self.group, change).await {
-            Ok(Some(entry)) => entry,
+            Ok(Some(FetchedEntry { entry, after_loss })) => {
+                if after_loss && attempt == 1 {
+                    count("lost");
+                    tracing::warn!(partition = self.partition, "a failover may have lost events");
+                    self.group.handler.lost(self.partition).await;
+                }
+                entry
+            }
             Ok(None) => {
                 // Trimmed or expired since the tail was read.
                 count("gone");
@@ -154,22 +161,34 @@ impl PartitionPage {
 
 /// Entries that were read together with an earlier entry of their job.
 #[derive(Default)]
-struct FetchedEntries(HashMap<Key, Vec<LogEntry>>);
+struct FetchedEntries(HashMap<Key, (Epochs, Vec<LogEntry>)>);
+
+struct FetchedEntry {
+    entry: LogEntry,
+    /// Whether acknowledged entries of the job may have been lost right before this one.
+    after_loss: bool,
+}
 
 impl FetchedEntries {
-    async fn entry(&mut self, group: &Group, change: &TailChange) -> StoreResult<Option<LogEntry>> {
-        let found = |entries: &Vec<LogEntry>| {
-            entries.iter().find(|entry| entry.at.offset == change.offset).cloned()
-        };
-        if let Some(entry) = self.0.get(&change.job).and_then(found) {
+    async fn entry(
+        &mut self,
+        group: &Group,
+        change: &TailChange,
+    ) -> StoreResult<Option<FetchedEntry>> {
+        if let Some(entry) = self.found(change) {
             return Ok(Some(entry));
         }
         let after = change.offset.saturating_sub(1);
         let request = PageRequest::new(after, MAX_ENTRIES).bytes(MAX_BYTES);
         let attached = group.store.attach(&change.job, &request).await?;
-        let entries = attached.map(|attached| attached.entries).unwrap_or_default();
-        let entry = found(&entries);
-        self.0.insert(change.job.clone(), entries);
-        Ok(entry)
+        let Some(Attached { head, entries }) = attached else { return Ok(None) };
+        self.0.insert(change.job.clone(), (head.epochs, entries));
+        Ok(self.found(change))
+    }
+
+    fn found(&self, change: &TailChange) -> Option<FetchedEntry> {
+        let (epochs, entries) = self.0.get(&change.job)?;
+        let entry = entries.iter().find(|entry| entry.at.offset == change.offset)?.clone();
+        Some(FetchedEntry { entry, after_loss: epochs.may_have_lost_before(change.offset) })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use super::*;
 use crate::bus::NewEvent;
 use crate::memory::MemoryStore;
-use crate::{Put, Records, RuntimeClock, Tenant};
+use crate::{Log, Put, Records, RuntimeClock, Tenant};
 
 fn in_virtual_time() -> MemoryStore {
     MemoryStore::new(Arc::new(RuntimeClock::default()))
@@ -204,4 +204,42 @@ async fn consumer_groups_and_tenants_are_separate() {
         })
         .is_err()
     );
+}
+
+/// Counts the losses that a group is told of.
+#[derive(Clone, Default)]
+struct Losses(Arc<Mutex<Vec<(u16, usize)>>>, Seen);
+
+#[async_trait::async_trait]
+impl EventHandler for Losses {
+    async fn handle(&self, delivery: EventDelivery) -> Result<EventOutcome, HandlerError> {
+        self.1.note(&delivery, "one");
+        Ok(EventOutcome::Done)
+    }
+
+    async fn lost(&self, partition: u16) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((partition, self.1.count()));
+    }
+}
+
+/// The group had read everything before the lost events, and none of those.
+#[tokio::test(start_paused = true)]
+async fn fault_13_consumer_is_told_of_events_that_a_failover_lost() {
+    let store = in_virtual_time();
+    let bus = Bus::new(Arc::new(store.clone()));
+    let losses = Losses::default();
+    publish(&bus, 1, 0, 2).await;
+    let one = bus.consume_with("group", losses.clone(), quick()).unwrap();
+    until("all is handled", || losses.1.count() >= 2).await;
+    one.stop().await;
+    let replica = store.replica();
+    publish(&bus, 1, 2, 3).await;
+    store.fail_over_to(replica);
+    publish(&bus, 1, 10, 2).await;
+    let two = bus.consume_with("group", losses.clone(), quick()).unwrap();
+    until("the rest is handled", || losses.1.count() >= 4).await;
+    two.stop().await;
+    let job = Key::job(&Tenant::default(), "scan", "job-0").unwrap();
+    let told = losses.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    assert_eq!(told, [(job.partition(store.partitions()), 2)], "once, before the third event");
 }
