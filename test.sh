@@ -382,5 +382,6 @@ mkdir -p "$HAPAX_TEST_LOGS" && rm -f "$HAPAX_TEST_LOGS"/*
 run_tests --workspace
 step logs_name_nobody
 step deploy/check.sh
+step clients/python/test.sh
 step clients/typescript/test.sh
 report_skipped_tests

@@ -7,7 +7,8 @@
 #   clients/python/test.sh -k lock         some tests: the arguments go to pytest
 #
 # Reads:
-#   HAPAX_TEST_BIN        the `hapax` binary to test against; default target/debug/hapax
+#   HAPAX_TEST_BIN           the `hapax` binary to test against; default target/debug/hapax
+#   HAPAX_TEST_WITH_SERVERS  starts the stores; default target/debug/with-servers
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -16,7 +17,7 @@ work=$root/target/clients/python
 venv=$work/venv
 python=$venv/bin/python
 export HAPAX_TEST_BIN=${HAPAX_TEST_BIN:-$root/target/debug/hapax}
-with_servers=$root/target/debug/with-servers
+with_servers=${HAPAX_TEST_WITH_SERVERS:-$root/target/debug/with-servers}
 
 die() {
     printf 'clients/python/test.sh: %s\n' "$*" >&2

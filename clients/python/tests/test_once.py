@@ -303,16 +303,19 @@ def test_once_64_threads_run_it_once(client, key):
 
 
 async def test_once_64_tasks_run_it_once(aclient, key):
-    calls = []
+    calls, replays = [], []
 
-    @aclient.once("Tasks", key="key", wait=120)
+    async def on_replay(result: int) -> None:
+        replays.append(result)
+
+    @aclient.once("Tasks", key="key", wait=120, on_replay=on_replay)
     async def run(key: str) -> int:
         calls.append(1)
         await asyncio.sleep(0)
         return len(calls)
 
     assert await asyncio.gather(*(run(key) for _ in range(64))) == [1] * 64
-    assert len(calls) == 1
+    assert len(calls) == 1 and replays == [1] * 63
 
 
 def test_once_processes_run_it_once(server, key, tmp_path):
@@ -377,3 +380,30 @@ async def test_once_async_exception_is_stored_by_rule(aclient, key):
     for _ in range(2):
         with pytest.raises(OutOfStock, match=key):
             await fail(key)
+
+
+def test_once_killed_owner_leaves_an_unknown_outcome(server, client, key):
+    code = """
+import sys, time
+import hapax_client
+client = hapax_client.connect(sys.argv[1])
+
+@client.once("Killed", key="key", lease=1)
+def run(key: str) -> int:
+    print("runs", flush=True)
+    time.sleep(600)
+    return 1
+
+run(sys.argv[2])
+"""
+    process = run_python(code, server.url, key, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "runs\n"
+    process.kill()
+    process.communicate()
+
+    def run(key: str) -> int:
+        return 2
+
+    with pytest.raises(OutcomeUnknown):
+        client.once("Killed", key="key", wait=60)(run)(key)
+    assert client.once("Killed", key="key", wait=60, on_unknown="rerun")(run)(key) == 2

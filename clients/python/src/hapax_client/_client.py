@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Callable, Optional, TypeVar
 
 from ._arguments import Seconds, seconds
+from ._bundled import BundledEndpoint
 from ._commands import AsyncCommand, Command
 from ._endpoint import Endpoint, endpoint_from
 from ._events import RECONNECT_FOR, Event, Published, follow_steps, publish_steps
@@ -16,7 +17,6 @@ from ._once import FingerprintSource, KeySource, OnceOptions, once_async, once_s
 from ._protocol import Steps
 from ._records import AsyncRecord, Record
 from ._transport import AsyncTransport, SyncTransport
-from .errors import InvalidRequest
 
 T = TypeVar("T")
 # The longest that the server may take for a request, beyond what the request asks it to wait.
@@ -287,10 +287,15 @@ def connect(
 ) -> Client:
     """A client of the server at `url`, or of the one that HAPAX_URL or HAPAX_SERVER names.
 
+    Without any, a server of this user is found or started: see "A server of your own" in the guide.
     `token` is an access token (HAPAX_TOKEN), `timeout` the longest that a call may take beyond what
-    it asks the server to wait. Nothing is sent before the first call.
+    it asks the server to wait.
     """
-    return Client(SyncTransport(_endpoint(url, token), _timeout(timeout)))
+    endpoint = _endpoint(url, token)
+    limit = _timeout(timeout)
+    if not endpoint.is_fixed:
+        endpoint.address()
+    return Client(SyncTransport(endpoint, limit))
 
 
 def aconnect(
@@ -305,7 +310,4 @@ def _timeout(timeout: Seconds) -> float:
 
 
 def _endpoint(url: Optional[str], token: Optional[str]) -> Endpoint:
-    endpoint = endpoint_from(url, token)
-    if endpoint is None:
-        raise InvalidRequest("no server: give connect(url), or set HAPAX_URL")
-    return endpoint
+    return endpoint_from(url, token) or BundledEndpoint()

@@ -218,7 +218,10 @@ def once_sync(transport: SyncTransport, options: OnceOptions, function: F) -> F:
         lease = Lease(options.lease, options.renew_for)
         begun = transport.run(plan.begin(command, fingerprint))
         if begun.answer is not None:
-            return _tell(options, plan.replay(begun.answer))
+            result = plan.replay(begun.answer)
+            if options.on_replay is not None:
+                options.on_replay(result)
+            return result
         token = typing.cast(str, begun.token)
         lease.begin(time.monotonic())
         renewal = RenewalThread(
@@ -253,7 +256,12 @@ def once_async(transport: AsyncTransport, options: OnceOptions, function: F) -> 
         lease = Lease(options.lease, options.renew_for)
         begun = await transport.run(plan.begin(command, fingerprint))
         if begun.answer is not None:
-            return _tell(options, plan.replay(begun.answer))
+            result = plan.replay(begun.answer)
+            if options.on_replay is not None:
+                told = options.on_replay(result)
+                if inspect.isawaitable(told):
+                    await told
+            return result
         token = typing.cast(str, begun.token)
         lease.begin(time.monotonic())
         renewal = RenewalTask(transport, lease.keep(lambda: _renew(command, token, options.lease)))
@@ -275,12 +283,6 @@ def once_async(transport: AsyncTransport, options: OnceOptions, function: F) -> 
 
 def _renew(command: CommandSteps, token: str, lease: float) -> Steps[None]:
     return CommandSteps.renew.steps(command, token, lease)
-
-
-def _tell(options: OnceOptions, result: Any) -> Any:
-    if options.on_replay is not None:
-        options.on_replay(result)
-    return result
 
 
 def _return_annotation(function: Callable[..., Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any, Callable, Optional, TypeVar
 import httpx
 
 from ._endpoint import Address, Endpoint
+from ._fork import watch_forks
 from ._http import (
     LIMITS,
     STREAM_SILENCE,
@@ -47,11 +47,10 @@ class SyncTransport:
         self.endpoint = endpoint
         self._timeout = timeout
         self._tls: Optional[ssl.SSLContext] = None
-        self.forget_connections()
-        _TRANSPORTS.add(self)
+        self.after_fork_in_child()
+        watch_forks(self)
 
-    def forget_connections(self) -> None:
-        """Starts afresh without closing: after a fork, the connections are the parent's."""
+    def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
         self._clients: dict[bool, httpx.Client] = {}
 
@@ -175,19 +174,6 @@ class _SyncStream:
         response, self._response, self._chunks = self._response, None, iter(())
         if response is not None:
             response.close()
-
-
-# After a fork, parent and child must not read answers from the same connections.
-_TRANSPORTS: weakref.WeakSet[SyncTransport] = weakref.WeakSet()
-
-
-def _forget_connections_in_child() -> None:
-    for transport in list(_TRANSPORTS):
-        transport.forget_connections()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_connections_in_child)
 
 
 class AsyncTransport:
