@@ -1,4 +1,4 @@
-"""Runs every block of docs/python.md: the blocks of one section share their names."""
+"""Runs every block of docs/python.md, and of two sections of docs/migrating.md: the blocks of one section share their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from conftest import BINARY, REPOSITORY, clean_environment
 
 import hapax_client
 
-GUIDE = REPOSITORY / "docs" / "python.md"
+DOCS = REPOSITORY / "docs"
+MIGRATING = ("From Powertools for AWS Lambda (Python)", "From python-redis-lock")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Packages that the guide may tell to install, and their extras.
 PACKAGES = re.compile(r"hapax-client(\[\w+(,\w+)*\])?|hapax-server|fastapi|celery|django")
@@ -24,7 +25,13 @@ PACKAGES = re.compile(r"hapax-client(\[\w+(,\w+)*\])?|hapax-server|fastapi|celer
 
 def sections() -> list[tuple[str, list[tuple[str, str]]]]:
     """The title of each part, and its blocks as (language, text)."""
-    parts = re.split(r"^#+ (.*)$", GUIDE.read_text(), flags=re.MULTILINE)[1:]
+    migrating = [part for part in parts_of("migrating.md") if part[0] in MIGRATING]
+    assert len(migrating) == len(MIGRATING)
+    return parts_of("python.md") + migrating
+
+
+def parts_of(page: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    parts = re.split(r"^#+ (.*)$", (DOCS / page).read_text(), flags=re.MULTILINE)[1:]
     return [(title, BLOCK.findall(text)) for title, text in zip(parts[::2], parts[1::2])]
 
 
@@ -47,6 +54,9 @@ def names(workplace, monkeypatch) -> Iterator[dict[str, typing.Any]]:
     with hapax_client.connect() as client:
         module.__dict__.update(hapax_client=hapax_client, client=client)
         yield module.__dict__
+    for value in module.__dict__.values():
+        if isinstance(value, hapax_client.Client):
+            value.close()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the guide uses newer annotations")
@@ -56,7 +66,7 @@ def names(workplace, monkeypatch) -> Iterator[dict[str, typing.Any]]:
 def test_guide_blocks_run(title, blocks, names):
     for language, block in blocks:
         if language == "python":
-            code = compile(block, f"docs/python.md, {title!r}", "exec", dont_inherit=True)
+            code = compile(block, f"the section {title!r}", "exec", dont_inherit=True)
             exec(code, names)
         else:
             assert language == "console", f"a block of {language!r} is not run"
