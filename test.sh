@@ -382,6 +382,8 @@ mkdir -p "$HAPAX_TEST_LOGS" && rm -f "$HAPAX_TEST_LOGS"/*
 run_tests --workspace
 step logs_name_nobody
 step deploy/check.sh
+# The suites of other languages use the binaries that the Rust tests were built with.
+step cargo build --locked --workspace --bins
 step clients/python/test.sh
 step clients/typescript/test.sh
 report_skipped_tests

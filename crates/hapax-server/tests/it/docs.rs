@@ -46,10 +46,11 @@ fn docs_links_lead_somewhere() {
     let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
     pages.extend(others.map(str::to_owned));
     pages.push("deploy/README.md".to_owned());
-    let examples =
-        "orders behind-fastapi fastapi-orders progress-page order-flow weather-bot bookkeeping-bot"
-            .split(' ');
-    pages.extend(examples.map(|example| format!("examples/{example}/README.md")));
+    let examples = fs::read_dir(format!("{ROOT}/examples")).unwrap();
+    let examples = examples.map(|entry| {
+        format!("examples/{}/README.md", entry.unwrap().file_name().to_string_lossy())
+    });
+    pages.extend(examples.filter(|page| fs::exists(format!("{ROOT}/{page}")).unwrap()));
     for page in pages {
         let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
         for link in read(&page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
