@@ -54,6 +54,33 @@ make_venv() {
     fi
 }
 
+# Builds wheel and sdist of hapax-client, and the wheel of hapax-server around the tested binary.
+build_wheels() {
+    local built=$work/built/hapax
+    REAL_CARGO=$(command -v cargo) || die "cargo is not installed"
+    rm -rf "$work/dist"
+    "$python" -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" 2>&1 ||
+        die "no wheel of hapax-client: $(tail -n 20 "$work/build.log")"
+    mkdir -p "$work/built"
+    # Without its debug information the binary is packed in seconds.
+    strip -o "$built" "$HAPAX_TEST_BIN" || cp "$HAPAX_TEST_BIN" "$built"
+    (
+        export REAL_CARGO BUILT_HAPAX=$built PATH=$PWD/tests/tools:$PATH CARGO=$PWD/tests/tools/cargo
+        cd ../python-server
+        "$venv/bin/maturin" build --profile dev --auditwheel skip --compatibility linux --out "$work/dist"
+    ) >"$work/build.log" 2>&1 ||
+        die "no wheel of hapax-server: $(tail -n 20 "$work/build.log")"
+}
+
+# Installs the wheels, and nothing of the repository, into an empty environment.
+use_wheels() {
+    local empty=$work/empty
+    rm -rf "$empty"
+    "$(python_that_makes_venvs)" -m venv "$empty"
+    pip_install "$empty/bin/python" "$work"/dist/*.whl
+    (cd "$work/dist" && "$empty/bin/python" "$root/clients/python/tests/tools/use_wheels.py")
+}
+
 for binary in "$HAPAX_TEST_BIN" "$with_servers"; do
     [[ -x $binary ]] || die "$binary is missing: cargo build --bin hapax --bin with-servers"
 done
@@ -65,3 +92,5 @@ fi
 "$venv/bin/ruff" check --quiet src tests
 "$venv/bin/mypy" --no-error-summary --cache-dir "$work/mypy"
 "$with_servers" redis postgres -- "$python" -m pytest
+build_wheels
+use_wheels
