@@ -12,7 +12,7 @@ DECLARE
 BEGIN
     FOR old IN
         SELECT p.oid::regprocedure FROM pg_proc p
-        WHERE p.pronamespace = current_schema()::regnamespace
+        WHERE p.pronamespace = quote_ident(current_schema())::regnamespace
           AND p.proname IN (
               'hapax_digest', 'hapax_judge_claim', 'hapax_wait_for_lock', 'hapax_claim_key', 'hapax_step_key',
               'hapax_put_record', 'hapax_check_text', 'hapax_check_tenant', 'hapax_millis', 'hapax_new_token',
