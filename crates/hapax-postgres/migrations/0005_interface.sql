@@ -420,7 +420,7 @@ BEGIN
                        found.nspname, (SELECT nspname FROM pg_namespace WHERE oid = tables.relnamespace));
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', found.signature);
         -- With the rights of the tables' owner, not of a superuser who migrates in the owner's place.
-        IF tables.relowner <> current_user::regrole THEN
+        IF tables.relowner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user) THEN
             EXECUTE format('ALTER FUNCTION %s OWNER TO %s', found.signature, tables.relowner::regrole);
         END IF;
     END LOOP;

@@ -92,10 +92,11 @@ async fn sql_functions_are_pinned_commented_and_not_public() {
 #[tokio::test]
 async fn sql_role_can_be_made_by_an_administrator() {
     let server = hapax_testkit::Postgres::start();
-    server.psql("CREATE ROLE owner LOGIN");
+    // Capitals, so that a name which is not quoted somewhere is noticed.
+    server.psql("CREATE ROLE \"Owner\" LOGIN");
     let url = server.database("app");
-    server.psql_in("app", "GRANT CREATE ON SCHEMA public TO owner");
-    let owner_url = url.replace("postgres@", "owner@");
+    server.psql_in("app", "GRANT CREATE ON SCHEMA public TO \"Owner\"");
+    let owner_url = url.replace("postgres@", "Owner@");
     migrate(&mut client(&owner_url).await).await.unwrap();
     assert_eq!(server.psql("SELECT count(*) FROM pg_roles WHERE rolname = 'hapax_app'"), "0");
     server.psql("CREATE ROLE hapax_app NOLOGIN; CREATE ROLE shop LOGIN IN ROLE hapax_app");
@@ -114,12 +115,12 @@ async fn sql_role_can_be_made_by_an_administrator() {
     // A superuser who migrates in the owner's place leaves functions that run with the owner's rights.
     let other = server.database("other");
     let tables = include_str!("../../../migrations/0001_claims_and_records.sql");
-    server.psql_in("other", "GRANT CREATE ON SCHEMA public TO owner");
-    let owner = client(&other.replace("postgres@", "owner@")).await;
+    server.psql_in("other", "GRANT CREATE ON SCHEMA public TO \"Owner\"");
+    let owner = client(&other.replace("postgres@", "Owner@")).await;
     owner.batch_execute(tables).await.unwrap();
     owner.batch_execute("INSERT INTO hapax_meta VALUES ('schema', '1')").await.unwrap();
     let printed = migration_sql(&PostgresConfig::new(&other)).await.unwrap();
     server.psql_in("other", &printed);
     let rows = owner.query(FUNCTIONS, &[]).await.unwrap();
-    assert!(rows.len() == 9 && rows.iter().all(|row| row.get::<_, String>(5) == "owner"));
+    assert!(rows.len() == 9 && rows.iter().all(|row| row.get::<_, String>(5) == "Owner"));
 }
