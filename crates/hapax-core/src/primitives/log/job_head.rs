@@ -13,7 +13,7 @@ pub struct JobHead {
     pub last: u64,
     /// Whether the closing event was appended.
     pub closed: bool,
-    /// The entry with the highest seq, if [`PageRequest::with_state`] asked for it.
+    /// The entry with the highest seq, if [`PageRequest::with_state`](super::PageRequest::with_state) asked for it.
     pub state: Option<LogEntry>,
     /// How long until the job is forgotten, unless another event is appended.
     pub expires_in: Duration,

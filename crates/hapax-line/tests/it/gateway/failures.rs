@@ -146,7 +146,8 @@ async fn fault_08_one_event_tries_while_the_bot_takes_nothing() {
         let is_down = |health: &TargetHealth| *health == TargetHealth::Down(reason.clone().into());
         tokio::time::timeout(WAIT_TIMEOUT, health.wait_for(is_down)).await.unwrap().unwrap();
         if is_up {
-            // Every failure is recorded: a late one would hide the next reason.
+            // All five failures are recorded: a late one would hide the next reason. None is due before the
+            // clock advances; later on the next event tries at once.
             setup.queued(5, 0).await;
         }
     }
