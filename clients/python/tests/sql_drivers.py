@@ -49,7 +49,7 @@ def migrate(store: str) -> None:
 
 
 class Calls(NamedTuple):
-    """What a test does in one transaction."""
+    """The calls of a test in one transaction."""
 
     idempotency: Any
     outbox: Any

@@ -1,4 +1,4 @@
-"""What `begin`, `complete`, `fail`, `once`, `receive` and `enqueue` promise, on every driver and store."""
+"""The promises of `begin`, `complete`, `fail`, `once`, `receive` and `enqueue` promise, on every driver and store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: isolation levels, lock_timeout, roles; and kills with bare psycopg."""
+"""Things that only PostgreSQL has: isolation levels, lock_timeout, roles; and kills with bare psycopg."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only SQLite has: the clock of the file, notes for other processes, the version of the tables."""
+"""Things that only SQLite has: the clock of the file, notes for other processes, the version of the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/** What commands and messages share: a claim that is renewed while a function runs, and then ends. */
+/** The part that commands and messages share: a claim that is renewed while a function runs, and then ends. */
 import { InvalidRequest, Lost, OutcomeUnknown, StoreUnavailable } from "./errors.js"
 import { retryDelay } from "./http.js"
 import type { Transport } from "./http.js"
@@ -6,7 +6,7 @@ import { Lease } from "./lease.js"
 import { pause } from "./runtime.js"
 import type { components } from "./schema.js"
 
-/** What a function is told about its run. */
+/** The facts that a function is told about its run. */
 export interface Run {
   /** Grows with every attempt; pass it on with every write. */
   readonly fence: number

@@ -22,7 +22,7 @@ export interface BeginOptions {
   retentionMs?: number | undefined
   /** How long to wait for the answer of another attempt; 10 s by default. */
   waitMs?: number | undefined
-  /** What to do about an earlier attempt that may or may not have acted; `refuse` by default. */
+  /** The policy for an earlier attempt that may or may not have acted; `refuse` by default. */
   onUnknown?: "refuse" | "rerun" | undefined
   /** For how long to try while the server or its store is away; by default that of `connect`. */
   retryForMs?: number | undefined

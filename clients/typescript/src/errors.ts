@@ -1,6 +1,6 @@
 /** The errors of this package. Their messages never contain a key, a value or a token. */
 
-/** What is known about an error beside its message. */
+/** The facts about an error beside its message. */
 export interface ErrorDetails {
   /** The code at the end of the problem's `type`, such as `lock-held`. */
   code?: string | undefined

@@ -15,7 +15,7 @@ export interface ConnectOptions {
   fetch?: typeof fetch | undefined
 }
 
-/** What a call may do when its answer is lost: make it again, or report that the outcome is unknown. */
+/** The choice of a call whose answer is lost: make it again, or report that the outcome is unknown. */
 export type AfterLostAnswer = "repeat" | "unknown"
 
 export interface ApiCall {

@@ -17,7 +17,7 @@ export interface InboxOptions {
   signal?: AbortSignal | undefined
 }
 
-/** What became of a message: a duplicate, or the result of its effect. */
+/** The outcome of a message: a duplicate, or the result of its effect. */
 export type Received<T> = { duplicate: true } | { duplicate: false; value: T }
 
 /** Recognises the messages of one consumer that have had their effect. */

@@ -170,7 +170,7 @@ export interface KeyedRequest {
   body: Uint8Array
 }
 
-/** What a handler answers: bytes, text, or a JSON value. */
+/** The answer of a handler: bytes, text, or a JSON value. */
 export interface HandlerAnswer {
   status?: number
   headers?: Record<string, string>

@@ -16,7 +16,7 @@ import { idempotency as forExpress } from "../src/express.js"
 import { idempotency as forFastify } from "../src/fastify.js"
 import { idempotency as forHono } from "../src/hono.js"
 
-/** What a request asks the service to answer. */
+/** The answer that a request asks the service for. */
 export interface Wanted {
   status?: number
   headers?: Record<string, string | string[]>
@@ -35,7 +35,7 @@ export interface Wanted {
   fail?: boolean
 }
 
-/** What the service has seen. */
+/** The requests that the service has seen. */
 export interface Seen {
   runs: number
   attempts: string[]

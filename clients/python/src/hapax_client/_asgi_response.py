@@ -47,7 +47,7 @@ class CollectedResponse:
         return self.body is not None
 
     async def send(self, message: Message) -> None:
-        """What the application sends."""
+        """Takes a message of the application."""
         if message["type"] == "http.response.start":
             self._begin(message)
         elif message["type"] == "http.response.body":

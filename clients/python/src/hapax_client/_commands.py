@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Begun:
-    """What `begin` found: `granted` (run it, then complete or fail it) or `completed` (here is the answer)."""
+    """The result of `begin`: `granted` (run it, then complete or fail it) or `completed` (here is the answer)."""
 
     state: str
     token: Optional[str] = field(default=None, repr=False)
@@ -125,7 +125,7 @@ class CommandSteps:
 
     @sync_or_async
     def get(self) -> Steps[Optional[dict[str, Any]]]:
-        """What the server knows of the command: `state`, `attempt`, …; None where it knows nothing."""
+        """The state of the command at the server: `state`, `attempt`, …; None where it knows nothing."""
         try:
             response = yield from send(Request("GET", self._path))
         except Missing:

@@ -32,7 +32,7 @@ MAX_RECONNECT_FOR = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Published:
-    """What became of an event. `published` is false for one that the log has already."""
+    """The place of an event in its log. `published` is false for one that the log has already."""
 
     published: bool
     offset: int

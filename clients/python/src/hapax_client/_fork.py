@@ -1,4 +1,4 @@
-"""What must begin anew in a forked child: connections are the parent's, and locks may be held by
+"""Things that must begin anew in a forked child: connections are the parent's, and locks may be held by
 threads that exist there alone."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the sync and the async transport share: limits, headers, and the meaning of failures."""
+"""The part that the sync and the async transport share: limits, headers, and the meaning of failures."""
 
 from __future__ import annotations
 

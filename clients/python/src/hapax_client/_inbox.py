@@ -20,7 +20,7 @@ RETENTION = 30 * 24 * HOUR
 
 
 class MessageSteps:
-    """What sync and async messages share. False where the message had its effect before."""
+    """The part that sync and async messages share. False where the message had its effect before."""
 
     def __init__(
         self, consumer: str, message_id: str, lease: Seconds, retention: Seconds, wait: Seconds

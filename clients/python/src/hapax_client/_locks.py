@@ -25,7 +25,7 @@ MAX_RENEW_FOR = 30 * 24 * HOUR
 
 
 class LockSteps:
-    """What sync and async locks share."""
+    """The part that sync and async locks share."""
 
     def __init__(
         self, name: str, ttl: Seconds, wait: Seconds, blocking: bool, renew_for: Optional[Seconds]

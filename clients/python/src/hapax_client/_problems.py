@@ -55,7 +55,7 @@ _BY_STATUS: dict[int, type[HapaxError]] = {
     504: StoreUnavailable,
 }
 
-# What the user can do, where the server's own text does not say it.
+# Advice to the user, where the server's own text does not say it.
 _HINTS: dict[type[HapaxError], str] = {
     Unauthorized: "give a token of the right scope: connect(url, token=…) or HAPAX_TOKEN",
     UnsupportedServer: "the address is no hapax server, or one older than this package: check the URL, "

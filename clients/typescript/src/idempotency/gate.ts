@@ -13,7 +13,7 @@ import type { KeyOptions, RequestHead, RequestKey } from "./request.js"
 import { capture, judge, replay, tombstone } from "./response.js"
 import type { Verdict } from "./response.js"
 
-/** What happened to a keyed request. Never identifies a caller. */
+/** An event in the life of a keyed request. Never identifies a caller. */
 export type IdempotencyEvent =
   | "started"
   | "kept"
@@ -45,9 +45,9 @@ export interface IdempotencyOptions extends KeyOptions {
   bodyTimeoutMs?: number | undefined
   /** How long the store may keep a request waiting, beside the wait for another attempt; 5 s by default. */
   storeTimeoutMs?: number | undefined
-  /** What to do about an attempt that may or may not have acted: refuse (the default) or run again. */
+  /** The policy for an attempt that may or may not have acted: refuse (the default) or run again. */
   onUnknown?: "refuse" | "rerun" | undefined
-  /** What to do when the store gives no answer: 503 (`closed`, the default), or run without protection (`open`). */
+  /** The policy for a store that gives no answer: 503 (`closed`, the default), or run without protection (`open`). */
   onStoreError?: "closed" | "open" | undefined
   /** Verdicts for single statuses. */
   verdicts?: Readonly<Record<number, Verdict>> | undefined
@@ -63,7 +63,7 @@ export interface HandlerResponse {
   body: Uint8Array | undefined
 }
 
-/** What becomes of a keyed request: an answer at once, or a run. `run` is `undefined` where it is unprotected. */
+/** The way of a keyed request: an answer at once, or a run. `run` is `undefined` where it is unprotected. */
 export type Admission = { answer: OutgoingResponse } | { answer: undefined; run: FirstRun | undefined }
 
 /** How long storing an answer is tried again after it was sent. */

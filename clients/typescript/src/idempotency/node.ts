@@ -153,7 +153,7 @@ export function captureResponse(response: ServerResponse, run: FirstRun, maxByte
     void run.finish(head).catch(() => undefined).then((instead) => {
       restore()
       if (isStreaming) {
-        // What was sent cannot be taken back: cut it, so that the client does not take it for the answer.
+        // A part that was sent cannot be taken back: cut it, so that the client does not take it for the answer.
         if (instead !== undefined) return void response.destroy()
         for (const bytes of held) write.call(response, bytes, "utf8")
         return void end.call(response, last, "utf8", done)

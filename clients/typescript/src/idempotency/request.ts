@@ -14,7 +14,7 @@ export interface RequestHead {
   values: (name: string) => string[]
 }
 
-/** Who a key belongs to. */
+/** The caller that a key belongs to. */
 export type CallerScope =
   | "authorization"
   | "single"
@@ -34,7 +34,7 @@ export interface KeyOptions {
   scope?: CallerScope | undefined
   /** Headers that identify a caller beside `Authorization`. */
   credentialHeaders?: readonly string[] | undefined
-  /** What of a body makes two requests the same: every byte (the default), or its JSON value. */
+  /** The part of a body that makes two requests the same: every byte (the default), or its JSON value. */
   fingerprint?: "bytes" | "json" | undefined
 }
 

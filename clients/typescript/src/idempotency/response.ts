@@ -3,7 +3,7 @@ import type { StoredResponse } from "../command.js"
 import { RefusedRequest } from "./problem.js"
 import type { OutgoingResponse } from "./problem.js"
 
-/** What becomes of a response: stored, the key given back for a retry, or the outcome unknown. */
+/** The fate of a response: stored, the key given back for a retry, or the outcome unknown. */
 export type Verdict = "keep" | "give-back" | "unknown"
 
 /** Marks what is stored instead of a response that is not kept. */

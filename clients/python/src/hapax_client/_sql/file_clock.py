@@ -65,7 +65,7 @@ def _since_boot_ms() -> Optional[int]:
 
 @cache
 def _namespace_offset_ms() -> int:
-    """What a container's time namespace adds to the time since boot."""
+    """The seconds that a container's time namespace adds to the time since boot."""
     try:
         with open("/proc/self/timens_offsets", encoding="ascii") as file:
             fields = next((line.split() for line in file if line.startswith("boottime")), [])

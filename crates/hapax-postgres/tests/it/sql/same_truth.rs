@@ -1,4 +1,4 @@
-//! What the functions leave behind is what the store and the HTTP API see, and the other way round.
+//! The functions leave behind just what the store and the HTTP API see, and the other way round.
 
 use std::sync::Arc;
 use std::time::Duration;
