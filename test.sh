@@ -129,6 +129,8 @@ missing_packages() {
     { has cc && has c++; } || echo build-essential
     ! needed redis || { has redis-server && has redis-cli; } || echo redis-server
     ! needed postgres || has_postgres || echo postgresql
+    # The Python suite runs through it; a run with -p does not need it.
+    ! needed pgbouncer || has pgbouncer || [[ -x /usr/sbin/pgbouncer ]] || echo pgbouncer
     ! needed nats || has nats-server || [[ -x /usr/sbin/nats-server ]] || echo nats-server
     ! needed rabbitmq || has rabbitmq-server || [[ -x /usr/sbin/rabbitmq-server ]] || echo rabbitmq-server
     ! needed openssl || has openssl || echo openssl
