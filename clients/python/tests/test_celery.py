@@ -84,6 +84,20 @@ def tasks(workers, monkeypatch):
     tasks.client.close()
 
 
+def deliver_again(tasks, condition) -> None:
+    """Delivers what is not acknowledged once more, until the condition holds.
+
+    Workers look for messages whose visibility timeout has passed at their start, and then every 100 seconds.
+    """
+
+    def holds():
+        channel.qos.restore_visible(interval=1)
+        return condition()
+
+    with tasks.app.connection_for_read() as connection, connection.channel() as channel:
+        wait_for(holds, "the second deliveries")
+
+
 def test_a_task_that_is_sent_twenty_times_has_its_effect_once(workers, tasks):
     workers.start()
     name, task_id = uuid.uuid4().hex, uuid.uuid4().hex
@@ -99,13 +113,7 @@ def test_a_task_that_is_delivered_again_while_it_runs_has_its_effect_once(worker
     sent = tasks.held.delay(name)
     workers.reached(name)
 
-    def put_off():
-        # Workers look for messages whose visibility timeout has passed only every 100 seconds.
-        channel.qos.restore_visible(interval=1)
-        return (workers.folder / f"{name}.put-off").exists()
-
-    with tasks.app.connection_for_read() as connection, connection.channel() as channel:
-        wait_for(put_off, "a second delivery")
+    deliver_again(tasks, lambda: (workers.folder / f"{name}.put-off").exists())
     (workers.folder / "go").touch()
     assert sent.get(timeout=60) == 1
     assert tasks.effects(name) == 1
@@ -128,6 +136,7 @@ def test_a_worker_killed_in_the_middle(workers, tasks):
     workers.kill()
     (workers.folder / "go").touch()
     workers.start()
+    deliver_again(tasks, lambda: all(task.ready() for task in (committed, begun, refused, rerun)))
 
     # Exactly once where effect and claim are one transaction, wherever the worker died.
     assert committed.get(timeout=90) == {"name": "committed"}
