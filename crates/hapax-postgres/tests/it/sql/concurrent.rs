@@ -8,7 +8,7 @@ use hapax_core::{Operation, Token};
 use tokio::task::JoinSet;
 use tokio_postgres::IsolationLevel;
 
-use super::{LEVELS, begin, code_of, is_true, someone_waits, start, try_begin};
+use super::{LEVELS, begin, code_of, is_true, lease_runs_out, someone_waits, start, try_begin};
 use crate::{application, client, open};
 
 fn complete(token: &str) -> String {
@@ -190,7 +190,7 @@ async fn sql_old_snapshot_is_a_serialization_failure() {
 
         // The claim was completed after the snapshot, which shows it as unknown.
         let brief = begin(&other, &format!("'o', 'brief{n}', lease => '1 ms'")).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        lease_runs_out(&other).await;
         let tx = start(&mut own, level).await;
         tx.batch_execute(snapshot).await.unwrap();
         let done = format!("hapax_complete('o', 'brief{n}', '{}', 200)", brief.token());
@@ -289,7 +289,8 @@ async fn sql_completion_notifies_waiters() {
     assert!(is_true(&own, &format!("hapax_complete('o', 'same', '{}', 200)", same.token())).await);
     own.batch_execute("COMMIT").await.unwrap();
     let earlier = begin(&own, "'o', 'earlier'").await;
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    // The transaction of the failure begins in a later millisecond than the grant.
+    lease_runs_out(&own).await;
     let token = Token::presented(earlier.token());
     assert!(is_true(&own, &format!("hapax_fail('o', 'earlier', '{}')", token.as_str())).await);
     let digest = format!("{:x}", key("earlier").unwrap().digest());

@@ -8,7 +8,7 @@ use hapax_core::queue::{LeaseRequest, QueueName};
 use hapax_core::{Queue, Tenant};
 use tokio_postgres::IsolationLevel;
 
-use super::{LEVELS, PATIENT, error_code, is_true, someone_waits, start};
+use super::{LEVELS, PATIENT, error_code, is_true, lease_runs_out, someone_waits, start};
 use crate::{application, client, open};
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn sql_receive_is_true_once_for_each_consumer() {
     assert!(is_true(&own, "hapax_receive('billing', 'elsewhere')").await);
     let brief = InboxConfig::default().lease(Duration::from_millis(1));
     inbox.begin("billing", "lapsed", &brief).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    lease_runs_out(&own).await;
     assert!(is_true(&own, "hapax_receive('billing', 'lapsed')").await, "taken over");
 }
 

@@ -72,6 +72,13 @@ async fn is_true(client: &impl GenericClient, sql: &str) -> bool {
     row.expect("an answer").unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
 }
 
+/// Waits until the server's clock, by which leases are judged, is past a lease of one millisecond.
+async fn lease_runs_out(client: &impl GenericClient) {
+    let row = client.query_one("SELECT (clock_timestamp() + interval '2 ms')::text", &[]).await;
+    let end: String = row.unwrap().get(0);
+    while !is_true(client, &format!("clock_timestamp() > '{end}'::timestamptz")).await {}
+}
+
 /// The SQLSTATE of the error that this SQL ends with.
 async fn error_code(client: &impl GenericClient, sql: &str) -> String {
     let answer = timeout(PATIENT, client.batch_execute(sql)).await.expect("an answer");

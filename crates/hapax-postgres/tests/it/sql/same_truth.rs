@@ -15,7 +15,7 @@ use hapax_postgres::{HapaxTransaction, PostgresStore};
 use tokio::sync::Mutex;
 use tokio_postgres::{Client, IsolationLevel};
 
-use super::{LEVELS, PATIENT, begin, error_code, is_true, start};
+use super::{LEVELS, PATIENT, begin, error_code, is_true, lease_runs_out, start};
 use crate::{SERVER, application, client, open};
 
 const NAMES: [&str; 6] = ["k", "%3A", "a:b", "{}", "~%7B:}", "0123456789012345678901234567890"];
@@ -120,8 +120,7 @@ async fn sql_begin_without_complete_becomes_unknown() {
     let tx = start(&mut own, IsolationLevel::ReadCommitted).await;
     let first = begin(&tx, "'o', 'k', lease => '1 ms'").await;
     tx.commit().await.unwrap();
-    // The lease is one millisecond; the statement's clock is past it soon.
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    lease_runs_out(&own).await;
     let refused = begin(&own, "'o', 'k'").await;
     assert_eq!((&*refused.state, &refused.token), ("unknown", &None));
     let second = begin(&own, "'o', 'k', on_unknown => 'rerun'").await;
@@ -135,7 +134,7 @@ async fn sql_begin_without_complete_becomes_unknown() {
 async fn sql_late_completion_counts_if_nobody_took_over() {
     let (_, own) = application("sql_late").await;
     let begun = begin(&own, "'o', 'k', lease => '1 ms'").await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    lease_runs_out(&own).await;
     assert!(is_true(&own, &format!("hapax_complete('o', 'k', '{}', 200)", begun.token())).await);
     assert_eq!(begin(&own, "'o', 'k'").await.state, "completed");
 }
