@@ -17,22 +17,42 @@ use crate::turns::fresh_run_id;
 /// The keys of the requests, which no other run uses.
 pub(super) struct LoadKeys {
     run_id: String,
-    fresh: bool,
+    choice: KeyChoice,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum KeyChoice {
+    Fresh,
+    One,
+    None,
 }
 
 impl LoadKeys {
     /// Each request has its own key: first runs.
     pub(super) fn fresh() -> Self {
-        Self { run_id: fresh_run_id(), fresh: true }
+        Self::new(KeyChoice::Fresh)
     }
 
     /// All requests have the same key: replays.
     pub(super) fn one() -> Self {
-        Self { fresh: false, ..Self::fresh() }
+        Self::new(KeyChoice::One)
     }
 
-    fn key(&self, task: usize, turn: u64) -> String {
-        if self.fresh { format!("{}-{task}-{turn}", self.run_id) } else { self.run_id.clone() }
+    /// No request has a key.
+    pub(super) fn none() -> Self {
+        Self::new(KeyChoice::None)
+    }
+
+    fn new(choice: KeyChoice) -> Self {
+        Self { run_id: fresh_run_id(), choice }
+    }
+
+    fn key(&self, task: usize, turn: u64) -> Option<String> {
+        match self.choice {
+            KeyChoice::Fresh => Some(format!("{}-{task}-{turn}", self.run_id)),
+            KeyChoice::One => Some(self.run_id.clone()),
+            KeyChoice::None => None,
+        }
     }
 }
 
@@ -52,7 +72,7 @@ impl HttpLoad {
         connections: usize,
     ) -> Result<Arc<Self>, BenchError> {
         let address = target.server.address();
-        let replays = target.role.keeps_answers() && !keys.fresh;
+        let replays = target.role.keeps_answers() && keys.choice == KeyChoice::One;
         Self::to(address, keys, replays, connections).await
     }
 
@@ -63,8 +83,8 @@ impl HttpLoad {
         connections: usize,
     ) -> Result<Arc<Self>, BenchError> {
         let open = async || LoadConnection::open(address).await.map_err(engine);
-        if !keys.fresh {
-            open().await?.post(&keys.key(0, 0)).await?;
+        if keys.choice == KeyChoice::One {
+            open().await?.post(keys.key(0, 0).as_deref()).await?;
         }
         let mut opened = Vec::new();
         for _ in 0..connections {
@@ -77,9 +97,10 @@ impl HttpLoad {
 #[async_trait]
 impl BenchOperation for HttpLoad {
     async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
-        let replayed = self.connections[task].lock().await.post(&self.keys.key(task, turn)).await?;
+        let key = self.keys.key(task, turn);
+        let replayed = self.connections[task].lock().await.post(key.as_deref()).await?;
         match (replayed, self.replays) {
-            (true, false) => Err(BenchError::Unexpected("a fresh key was answered")),
+            (true, false) => Err(BenchError::Unexpected("a request was answered with a replay")),
             (false, true) => Err(BenchError::Unexpected("a settled key ran again")),
             _ => Ok(()),
         }
@@ -91,7 +112,7 @@ const MOST: usize = 64 * 1024;
 
 struct LoadConnection {
     stream: TcpStream,
-    /// The request before and after the key.
+    /// The request before and after the line with the key.
     before_key: String,
     after_key: String,
     request: String,
@@ -104,19 +125,23 @@ impl LoadConnection {
         stream.set_nodelay(true)?;
         let before_key = format!(
             "POST /orders HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-             Authorization: Bearer 0123456789abcdef0123456789abcdef\r\nIdempotency-Key: \""
+             Authorization: Bearer 0123456789abcdef0123456789abcdef\r\n"
         );
-        let after_key = format!("\"\r\nContent-Length: {}\r\n\r\n{REQUEST}", REQUEST.len());
+        let after_key = format!("Content-Length: {}\r\n\r\n{REQUEST}", REQUEST.len());
         let (request, answer) = (String::new(), Vec::with_capacity(4096));
         Ok(Self { stream, before_key, after_key, request, answer })
     }
 
     /// Sends a request, and returns whether its response is a replay.
-    async fn post(&mut self, key: &str) -> Result<bool, BenchError> {
+    async fn post(&mut self, key: Option<&str>) -> Result<bool, BenchError> {
         self.request.clear();
-        for part in [&self.before_key, key, &self.after_key] {
-            self.request.push_str(part);
+        self.request.push_str(&self.before_key);
+        if let Some(key) = key {
+            for part in ["Idempotency-Key: \"", key, "\"\r\n"] {
+                self.request.push_str(part);
+            }
         }
+        self.request.push_str(&self.after_key);
         self.stream.write_all(self.request.as_bytes()).await.map_err(engine)?;
         self.answer.clear();
         loop {
@@ -184,6 +209,8 @@ mod tests {
         let address = serve(layered("memory:").await.unwrap()).await;
         assert_eq!(load(address, LoadKeys::fresh(), false).await.unwrap(), 200);
         assert_eq!(load(address, LoadKeys::one(), true).await.unwrap(), 200);
+        assert_eq!(load(address, LoadKeys::none(), false).await.unwrap(), 200);
+        assert!(load(address, LoadKeys::none(), true).await.is_err());
         assert!(load(address, LoadKeys::fresh(), true).await.is_err());
         assert!(load(address, LoadKeys::one(), false).await.is_err());
     }

@@ -14,6 +14,7 @@ use anyhow::Context;
 use hapax_workload::{BenchError, BenchPlan, BenchSpan, Measurement, measure};
 
 use crate::process::HapaxBinary;
+use crate::store_server::Engine;
 use crate::turns::in_rounds;
 use crate::{RunArgs, say};
 pub(crate) use handler::{HandlerArgs, serve as serve_handler};
@@ -45,7 +46,12 @@ async fn measure_one(target: &HttpTarget, time: Duration) -> anyhow::Result<Http
     let run = async {
         let first = under_load(target, LoadKeys::fresh(), time).await?;
         let replay = under_load(target, LoadKeys::one(), time).await?;
-        Ok::<_, BenchError>(HttpResult { role: target.role, first, replay })
+        let keyless = match target.role.store() {
+            // One store stands for all: without a key none is asked.
+            None | Some(Engine::Memory) => Some(under_load(target, LoadKeys::none(), time).await?),
+            Some(_) => None,
+        };
+        Ok::<_, BenchError>(HttpResult { role: target.role, first, replay, keyless })
     };
     run.await.with_context(|| target.role.to_string())
 }

@@ -27,6 +27,13 @@ impl HttpRole {
         matches!(self, Self::Layer(_) | Self::Proxy(_))
     }
 
+    pub(super) fn store(self) -> Option<Engine> {
+        match self {
+            Self::Bare | Self::Nginx => None,
+            Self::Layer(engine) | Self::Proxy(engine) => Some(engine),
+        }
+    }
+
     /// The server whose cost this one is compared with.
     pub(super) fn baseline(self) -> Option<Self> {
         match self {
