@@ -7,12 +7,14 @@
 //! hapax-bench fanout [--seconds 4] [--clients 1000,5000,10000]       event streams beside nchan
 //! hapax-bench relay [--seconds 2]                                    outbox, relay and inbox
 //! hapax-bench line [--seconds 2] [--tasks 1,64] [--only redis]       locks, records and webhooks of a bot
+//! hapax-bench compare [stores|bus|http|…] [--record]                 this run beside recorded ratios
 //! ```
 //!
 //! Starts its own servers on loopback, in temporary folders. The compared sides take turns, so that a
 //! machine that gets slower or faster affects all of them.
 
 mod bus;
+mod compare;
 mod fanout;
 mod http;
 mod line;
@@ -25,10 +27,11 @@ mod turns;
 
 use std::fmt::Display;
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use process::HapaxBinary;
@@ -46,7 +49,7 @@ struct BenchArgs {
 }
 
 /// The flags that the comparisons share.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 struct RunArgs {
     /// How long each side works for each line of the tables.
     #[arg(long, global = true, default_value = "2", value_parser = parse_seconds)]
@@ -55,14 +58,31 @@ struct RunArgs {
     #[arg(long, global = true, value_enum, value_delimiter = ',')]
     only: Vec<Engine>,
     /// How many tasks work at once, for each a line of its own (stores, `bus` and `line`).
-    #[arg(long, global = true, value_delimiter = ',', default_value = "1,64,256")]
+    #[arg(long, global = true, value_delimiter = ',', default_values_t = ALL_TASKS)]
     tasks: Vec<usize>,
 }
+
+const ALL_TASKS: [usize; 3] = [1, 64, 256];
 
 impl RunArgs {
     fn engines(&self) -> impl Iterator<Item = Engine> {
         let chosen = |engine: &Engine| self.only.is_empty() || self.only.contains(engine);
         Engine::ALL.into_iter().filter(chosen)
+    }
+
+    /// Whether the tables lack lines that they have by default.
+    fn is_narrowed(&self) -> bool {
+        !self.only.is_empty() || ALL_TASKS.iter().any(|tasks| !self.tasks.contains(tasks))
+    }
+
+    /// The same flags for another process.
+    fn as_arguments(&self) -> Vec<String> {
+        let tasks: Vec<_> = self.tasks.iter().map(ToString::to_string).collect();
+        let mut arguments = vec![format!("--seconds={}", self.seconds.as_secs_f64())];
+        arguments.push(format!("--tasks={}", tasks.join(",")));
+        let only = self.only.iter().filter_map(ValueEnum::to_possible_value);
+        arguments.extend(only.map(|engine| format!("--only={}", engine.get_name())));
+        arguments
     }
 }
 
@@ -82,6 +102,8 @@ enum BenchCommand {
     Relay(relay::RelayBenchArgs),
     /// A LINE bot: locks, records, and from webhook to 200.
     Line(HapaxBinary),
+    /// A run beside the recorded ratios; fails if a line got slower by more than a quarter.
+    Compare(compare::CompareArgs),
     /// The clients of `fanout`, in a separate process.
     #[command(hide = true)]
     FanoutLoad(fanout::FanoutLoadArgs),
@@ -91,11 +113,15 @@ enum BenchCommand {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> anyhow::Result<ExitCode> {
     let args = BenchArgs::parse();
     match args.command {
-        Some(BenchCommand::ServeHandler(args)) => return http::serve_handler(args).await,
-        Some(BenchCommand::FanoutLoad(args)) => return fanout::run_load(args).await,
+        Some(BenchCommand::ServeHandler(args)) => {
+            return http::serve_handler(args).await.map(|()| ExitCode::SUCCESS);
+        }
+        Some(BenchCommand::FanoutLoad(args)) => {
+            return fanout::run_load(args).await.map(|()| ExitCode::SUCCESS);
+        }
         _ => {}
     }
     // Return an error for a signal, too, so that destructors end the started servers.
@@ -108,9 +134,10 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-async fn measure(BenchArgs { command, run }: BenchArgs) -> anyhow::Result<()> {
+async fn measure(BenchArgs { command, run }: BenchArgs) -> anyhow::Result<ExitCode> {
     say(format_args!("{}\n", machine_facts()))?;
     match command {
+        Some(BenchCommand::Compare(compare)) => return compare::compare(&compare, &run).await,
         Some(BenchCommand::Http(hapax)) => http::compare(&hapax, &run).await,
         Some(BenchCommand::Bus) => bus::compare(&run).await,
         Some(BenchCommand::Relay(relay)) => relay::compare(&relay, &run).await,
@@ -118,6 +145,7 @@ async fn measure(BenchArgs { command, run }: BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Fanout(fanout)) => fanout::compare(&fanout, &run).await,
         _ => stores::compare(&run).await,
     }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 /// Whether standard error has dots without a line feed behind them.
