@@ -3,7 +3,7 @@
 pub(crate) mod enqueue;
 mod lease;
 mod oversee;
-mod resolve;
+pub(crate) mod resolve;
 
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::PostgresStore;
 use crate::error::StatementError;
 use crate::tx::lock::LockRetry;
 use enqueue::EnqueueCall;
+use resolve::ResolveCall;
 
 #[async_trait]
 impl Queue for PostgresStore {
@@ -71,12 +72,8 @@ impl Queue for PostgresStore {
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
     ) -> StoreResult<Vec<Resolved>> {
-        let mut session = self.pool.session();
-        let resolved =
-            self.pool.run(resolve::resolve(&mut session, queue, token, outcomes)).await?;
-        // Items that waited behind these may be ready now.
-        self.wake_queue(queue);
-        Ok(resolved)
+        let (queue, token, outcomes) = (queue.clone(), token.clone(), outcomes.to_vec());
+        self.resolves.submit(ResolveCall { queue, token, outcomes }).await
     }
 
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {

@@ -3,6 +3,7 @@
 mod access;
 mod conformance;
 mod consume;
+mod done_items;
 mod errors;
 mod examine;
 mod faults;
