@@ -18,7 +18,7 @@ use crate::PostgresStore;
 use crate::error::StatementError;
 use crate::tx::lock::LockRetry;
 use enqueue::EnqueueCall;
-use resolve::ResolveCall;
+use resolve::OutcomesCall;
 
 #[async_trait]
 impl Queue for PostgresStore {
@@ -73,7 +73,7 @@ impl Queue for PostgresStore {
         outcomes: &[(ItemId, ItemOutcome)],
     ) -> StoreResult<Vec<Resolved>> {
         let (queue, token, outcomes) = (queue.clone(), token.clone(), outcomes.to_vec());
-        self.resolves.submit(ResolveCall { queue, token, outcomes }).await
+        self.resolves.submit(OutcomesCall { queue, token, outcomes }).await
     }
 
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {

@@ -34,7 +34,7 @@ pub(crate) async fn renew<S: SqlSession>(
 }
 
 /// The outcomes of one call.
-pub(crate) struct ResolveCall {
+pub(crate) struct OutcomesCall {
     pub(crate) queue: QueueName,
     pub(crate) token: Token,
     pub(crate) outcomes: Vec<(ItemId, ItemOutcome)>,
@@ -43,22 +43,22 @@ pub(crate) struct ResolveCall {
 pub(crate) struct ResolveBatch;
 
 impl BatchOperation for ResolveBatch {
-    type Item = ResolveCall;
+    type Item = OutcomesCall;
     type Answer = Vec<Resolved>;
 
-    fn conflict_key(call: &ResolveCall) -> u64 {
+    fn conflict_key(call: &OutcomesCall) -> u64 {
         let mut hasher = DefaultHasher::new();
         call.token.as_str().hash(&mut hasher);
         hasher.finish()
     }
 
-    fn bytes(call: &ResolveCall) -> usize {
+    fn bytes(call: &OutcomesCall) -> usize {
         call.outcomes.len() * OUTCOME_BYTES
     }
 
     async fn run<S: SqlSession>(
         session: &mut S,
-        calls: &[ResolveCall],
+        calls: &[OutcomesCall],
         answers: &mut [Option<Vec<Resolved>>],
     ) -> SqlResult<()> {
         loop {
@@ -77,14 +77,14 @@ impl BatchOperation for ResolveBatch {
     }
 
     /// Items that waited behind these may be ready now.
-    fn after_commit(wakes: &WakeNotifier, call: &ResolveCall, _: &Vec<Resolved>) {
+    fn after_commit(wakes: &WakeNotifier, call: &OutcomesCall, _: &Vec<Resolved>) {
         call.queue.arrivals_key().iter().for_each(|key| wakes.wake(key));
     }
 }
 
 async fn resolve<S: SqlSession>(
     session: &mut S,
-    calls: &[ResolveCall],
+    calls: &[OutcomesCall],
     round: &[usize],
     answers: &mut [Option<Vec<Resolved>>],
 ) -> SqlResult<()> {
@@ -123,7 +123,7 @@ struct FirstOutcomes<'a> {
     places: Vec<usize>,
 }
 
-fn first_outcomes(call: &ResolveCall) -> FirstOutcomes<'_> {
+fn first_outcomes(call: &OutcomesCall) -> FirstOutcomes<'_> {
     let mut known = HashMap::with_capacity(call.outcomes.len());
     let mut rows = Vec::with_capacity(call.outcomes.len());
     let places: Vec<usize> = call
