@@ -3,6 +3,7 @@
 //! ```text
 //! hapax-bench [--seconds 2] [--tasks 1,64,256] [--only redis]        stores beside raw engines
 //! hapax-bench bus [--seconds 2] [--tasks 1,64,256] [--only redis]    publishing beside raw engines
+//! hapax-bench replay [--only redis]                                  what returning followers read
 //! hapax-bench http [--seconds 2] [--only redis] [--hapax PATH]       layer and proxy beside nginx
 //! hapax-bench fanout [--seconds 4] [--clients 1000,5000,10000]       event streams beside nchan
 //! hapax-bench relay [--seconds 2]                                    outbox, relay and inbox
@@ -96,6 +97,8 @@ enum BenchCommand {
     Http(HapaxBinary),
     /// Publishing on each store, beside its raw engine.
     Bus,
+    /// Bytes that followers read from each store, for bytes delivered, when they return to a long job.
+    Replay,
     /// One job, many clients: event streams beside nginx with nchan.
     Fanout(fanout::FanoutArgs),
     /// The outbox in a transaction, relays into brokers, and the inbox.
@@ -107,6 +110,9 @@ enum BenchCommand {
     /// The clients of `fanout`, in a separate process.
     #[command(hide = true)]
     FanoutLoad(fanout::FanoutLoadArgs),
+    /// The server of `fanout` that only writes to sockets.
+    #[command(hide = true)]
+    FanoutBareSend,
     /// The server under test, in a separate process so that its CPU time can be told apart.
     #[command(hide = true)]
     ServeHandler(http::HandlerArgs),
@@ -121,6 +127,9 @@ async fn main() -> anyhow::Result<ExitCode> {
         }
         Some(BenchCommand::FanoutLoad(args)) => {
             return fanout::run_load(args).await.map(|()| ExitCode::SUCCESS);
+        }
+        Some(BenchCommand::FanoutBareSend) => {
+            return fanout::serve_bare_send().map(|()| ExitCode::SUCCESS);
         }
         _ => {}
     }
@@ -140,6 +149,7 @@ async fn measure(BenchArgs { command, run }: BenchArgs) -> anyhow::Result<ExitCo
         Some(BenchCommand::Compare(compare)) => return compare::compare(&compare, &run).await,
         Some(BenchCommand::Http(hapax)) => http::compare(&hapax, &run).await,
         Some(BenchCommand::Bus) => bus::compare(&run).await,
+        Some(BenchCommand::Replay) => bus::replay::compare(&run).await,
         Some(BenchCommand::Relay(relay)) => relay::compare(&relay, &run).await,
         Some(BenchCommand::Line(hapax)) => line::compare(&hapax, &run).await,
         Some(BenchCommand::Fanout(fanout)) => fanout::compare(&fanout, &run).await,

@@ -1,7 +1,8 @@
-//! Publishing beside the raw engine.
+//! Publishing beside the raw engine, and replays.
 
 mod publishing;
 mod raw;
+pub(crate) mod replay;
 
 use std::sync::Arc;
 

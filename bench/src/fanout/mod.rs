@@ -1,8 +1,9 @@
-//! One job, many clients: hapax's event streams beside nginx with nchan.
+//! One job, many clients: hapax's event streams beside nginx with nchan, and beside `send` alone.
 //!
 //! Each server has its own group of subscribers in a separate process, which holds the clients' sockets,
 //! publishes, and counts. The servers take turns and are started anew for every turn.
 
+mod bare_send;
 mod limits;
 mod load;
 mod report;
@@ -17,6 +18,7 @@ use anyhow::Context;
 use crate::process::{HapaxBinary, nginx_version};
 use crate::turns::in_rounds;
 use crate::{RunArgs, say};
+pub(crate) use bare_send::serve as serve_bare_send;
 use limits::CorePinning;
 pub(crate) use load::{FanoutLoadArgs, run as run_load};
 use report::{FanoutLine, FanoutResult};
@@ -72,8 +74,10 @@ fn description(cores: &CorePinning) -> String {
     format!(
         "## Fan-out\n\nOne job, events of {EVENT_SIZE} bytes, clients on loopback. Both keep events in \
          memory alone ({nchan}, its memory store, one worker; hapax on `memory:`), and both are told \
-         to write no log. Cores: {}. One connection publishes, in order; as fast as it goes is at \
-         most 32 events ahead of the average client. The server's CPU time has its share of the \
+         to write no log. *bare-send* writes each event to all sockets and does nothing else: the \
+         kernel's own cost, in which the client's half of a loopback connection is included. Cores: \
+         {}. One connection publishes, in order; as fast as it goes is at most 32 events ahead of the \
+         average client. The server's CPU time has its share of the \
          publishing in it, the kernel's work for its sockets included. Memory is what the server's \
          processes have resident over what they had without clients; the kernel's socket buffers are \
          not in it. Latency is from before the publisher's write to the client's read.\n",

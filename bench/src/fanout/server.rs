@@ -1,4 +1,4 @@
-//! The servers that deliver events: hapax, and nginx with nchan.
+//! The servers that deliver events: hapax, nginx with nchan, and one that only writes to sockets.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -22,19 +22,23 @@ pub(super) const OTHER_FILES: usize = 200;
 pub(super) enum FanoutServer {
     Hapax,
     Nchan,
+    /// One `send` for each delivery and nothing else.
+    BareSend,
 }
 
 impl FanoutServer {
-    /// hapax, and nchan if it is installed.
+    /// All of them; nchan if it is installed.
     pub(super) fn installed() -> Vec<Self> {
         let nchan = nginx_version().is_some() && Path::new(NCHAN).exists();
-        if nchan { vec![Self::Hapax, Self::Nchan] } else { vec![Self::Hapax] }
+        let all = [Self::Hapax, Self::Nchan, Self::BareSend];
+        all.into_iter().filter(|kind| nchan || *kind != Self::Nchan).collect()
     }
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Hapax => "hapax",
             Self::Nchan => "nchan",
+            Self::BareSend => "bare-send",
         }
     }
 
@@ -57,6 +61,10 @@ impl FanoutServer {
                 let configure = |address| configuration(folder, address, clients);
                 start_nginx(folder, |binary| cores.server(binary), configure)
             }
+            Self::BareSend => {
+                let mut command = cores.server(&std::env::current_exe()?);
+                ServerProcess::start_announced(command.arg("fanout-bare-send"))
+            }
         }
     }
 
@@ -64,13 +72,13 @@ impl FanoutServer {
     pub(super) fn subscribe(self, address: SocketAddr) -> String {
         let path = match self {
             Self::Hapax => "/v1/jobs/scan/job-1/events",
-            Self::Nchan => "/sub",
+            Self::Nchan | Self::BareSend => "/sub",
         };
         format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n\r\n")
     }
 
-    /// The request that publishes an event: of hapax what it makes the event of, of nchan, which
-    /// passes on what it gets, the event as hapax would deliver it.
+    /// The request that publishes an event: of hapax what it makes the event of, of the others, which
+    /// pass on what they get, the event as hapax would deliver it.
     pub(super) fn publish(
         self,
         number: u64,
@@ -80,7 +88,7 @@ impl FanoutServer {
         let offset = format!("\"offset\":{number},");
         let (path, before, after) = match self {
             Self::Hapax => ("/v1/events", "", ""),
-            Self::Nchan => ("/pub", offset.as_str(), TIMESTAMP),
+            Self::Nchan | Self::BareSend => ("/pub", offset.as_str(), TIMESTAMP),
         };
         let mut body = format!(
             "{{{before}\"domain\":\"scan\",\"job_id\":\"job-1\",\"stage\":\"vision\",\

@@ -31,6 +31,7 @@
 mod claims;
 mod clock_steps;
 mod context;
+mod counting_store;
 mod faulty_store;
 mod history;
 mod log;
@@ -42,6 +43,7 @@ mod suite;
 mod wrapped_store;
 
 pub use clock_steps::WallClock;
+pub use counting_store::{AttachCounter, CountingStore};
 pub use faulty_store::{Fault, FaultInjector, FaultyStore};
 pub use history::check_histories;
 pub use log::{FailoverServer, FailoverStore};

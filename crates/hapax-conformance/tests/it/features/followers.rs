@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_conformance::FaultyStore;
+use hapax_conformance::{CountingStore, FaultyStore};
 use hapax_core::bus::{Bus, BusConfig, FollowFrom, Follower, JobFrame, NewEvent, NextFrames};
-use hapax_core::log::LogRetention;
+use hapax_core::log::{Appended, LogRetention};
 use hapax_core::memory::MemoryStore;
 use hapax_core::{ManualClock, Store};
 use serde_json::json;
@@ -90,4 +90,71 @@ async fn fault_32_last_seq_takes_few_reads() {
     assert_eq!(next(&mut follower).await[0].at().unwrap().offset, 5_001);
     let calls = store.calls() - before;
     assert!(calls <= 12, "{calls} reads");
+}
+
+/// Lets the followers take turns until the end of the job, or until each has this many bytes; returns
+/// how many they have together.
+async fn read_bytes(followers: Vec<Follower>, last: u64, at_most: u64) -> u64 {
+    let mut followers: Vec<_> = followers.into_iter().map(|follower| (follower, 0)).collect();
+    let mut all = 0;
+    while !followers.is_empty() {
+        for (follower, bytes) in &mut followers {
+            let frames = next(follower).await;
+            *bytes += frames.iter().map(|frame| frame.encoded().json().len() as u64).sum::<u64>();
+        }
+        followers.retain(|(follower, bytes)| {
+            let goes_on = *bytes < at_most && follower.cursor().is_none_or(|at| at.offset < last);
+            all += if goes_on { 0 } else { *bytes };
+            goes_on
+        });
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn followers_read_what_they_deliver_wherever_they_return() {
+    // Jobs of 4 MB, of large events and of small ones.
+    for (events, size) in [(1_000, 4_000), (12_000, 200)] {
+        let store = CountingStore::new(Arc::new(MemoryStore::default()));
+        let bus = bus_on(Arc::new(store.clone()));
+        let data = json!("x".repeat(size));
+        let batch: Vec<_> = (1..=events).map(|seq| event(seq).data(data.clone())).collect();
+        let appended = bus.publish_all(&batch).await.unwrap();
+        let at = |offset: u64| match appended[offset as usize - 1] {
+            Appended::Published(cursor) => FollowFrom::Cursor(cursor),
+            other => panic!("{other:?}"),
+        };
+        let check = |what: &str, before: u64, delivered: u64| {
+            let read = store.attach_bytes() - before;
+            let ratio = read as f64 / delivered as f64;
+            assert!(ratio <= 1.3, "{what}, {events} events: {read} bytes read for {delivered}");
+        };
+        // One at a time: the job is forgotten and found again each time.
+        for behind in [1, 10, 63, 100, 300, 600, 999] {
+            let before = store.attach_bytes();
+            let follower = follow(&bus, at(events - behind)).await;
+            let delivered = read_bytes(vec![follower], events, u64::MAX).await;
+            check(&format!("{behind} behind"), before, delivered);
+        }
+        let before = store.attach_bytes();
+        let follower = follow(&bus, FollowFrom::Start).await;
+        let delivered = read_bytes(vec![follower], events, u64::MAX).await;
+        check("from the start", before, delivered);
+        // Some that leave in the middle.
+        let (before, mut delivered) = (store.attach_bytes(), 0);
+        for place in 1..10 {
+            let follower = follow(&bus, at(place * events / 20)).await;
+            delivered += read_bytes(vec![follower], events, 300_000).await;
+        }
+        check("left early", before, delivered);
+        // Many at once, with a ring that holds the end of the job.
+        let _ring = follow(&bus, at(events - 50)).await;
+        let before = store.attach_bytes();
+        let mut followers = Vec::new();
+        for place in 1..40 {
+            followers.push(follow(&bus, at(place * events / 40)).await);
+        }
+        let delivered = read_bytes(followers, events, u64::MAX).await;
+        check("many at once", before, delivered);
+    }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::frame::EncodedFrame;
 use super::replay::ReplayPages;
-use super::ring::{MAX_BYTES, MAX_ENTRIES, Ring};
+use super::ring::{FollowPosition, MAX_BYTES, MAX_ENTRIES, Ring};
 use crate::log::{Attached, Cursor, JobHead, LogEntry, PageRequest};
 use crate::{Key, Store, StoreError, StoreResult, metric_names, with_timeout};
 
@@ -23,8 +23,14 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) struct JobFeed<F> {
     pub(super) job: Key,
+    /// Where the first follower begins. The first read begins there, too: it reads what that
+    /// follower needs, and nothing before it.
+    start: FollowPosition,
     ring: Mutex<Ring<F>>,
     pub(super) pages: ReplayPages<F>,
+    /// The first page of the log, if the ring could not begin with it: the first follower takes it,
+    /// instead of reading it again.
+    first_page: Mutex<Option<Attached>>,
     /// Tells followers that the ring has changed.
     pub(super) ring_changed: watch::Sender<()>,
     /// Tells the reading task that the log may have changed.
@@ -32,10 +38,11 @@ pub(super) struct JobFeed<F> {
 }
 
 impl<F: EncodedFrame> JobFeed<F> {
-    pub(super) fn new(job: Key) -> Self {
+    pub(super) fn new(job: Key, start: FollowPosition) -> Self {
         let (ring_changed, log_changed) = (watch::Sender::new(()), Notify::new());
-        let (ring, pages) = (Mutex::default(), ReplayPages::default());
-        Self { job, ring, pages, ring_changed, log_changed }
+        let (ring, pages, first_page) =
+            (Mutex::default(), ReplayPages::default(), Mutex::default());
+        Self { job, start, ring, pages, first_page, ring_changed, log_changed }
     }
 
     pub(super) fn ring(&self) -> MutexGuard<'_, Ring<F>> {
@@ -79,10 +86,15 @@ impl<F: EncodedFrame> JobFeed<F> {
     async fn catch_up(&self, store: &dyn Store) -> StoreResult<()> {
         loop {
             let began = Instant::now();
-            let from = self.ring().end();
-            let after = from.map_or(0, |cursor| cursor.offset);
+            let (from, is_first) = {
+                let ring = self.ring();
+                (ring.end(), !ring.was_read())
+            };
+            let start = if is_first { self.start.offset() } else { 0 };
+            let after = from.map_or(start, |cursor| cursor.offset);
             let request = PageRequest::new(after, MAX_ENTRIES).bytes(MAX_BYTES);
             let attached = attach(store, &self.job, &request).await?;
+            self.keep_first_page(attached.as_ref().filter(|_| is_first));
             let (changed, is_last_page) = self.add_page(from, attached, began);
             if changed {
                 self.ring_changed.send_replace(());
@@ -91,6 +103,22 @@ impl<F: EncodedFrame> JobFeed<F> {
                 return Ok(());
             }
         }
+    }
+
+    fn first_page(&self) -> MutexGuard<'_, Option<Attached>> {
+        self.first_page.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the first page if the ring will not begin with it, and until the next read.
+    fn keep_first_page(&self, page: Option<&Attached>) {
+        let is_behind = |page: &&Attached| newest_part(&page.head, &page.entries).is_empty();
+        *self.first_page() = page.filter(is_behind).cloned();
+    }
+
+    /// The page that the first read of the log found after this position, once.
+    pub(super) fn take_first_page(&self, position: FollowPosition) -> Option<Attached> {
+        let mut page = self.first_page();
+        if position == self.start { page.take() } else { None }
     }
 
     /// Adds one page to the ring; returns whether the ring changed, and whether it was the last page.

@@ -111,15 +111,15 @@ impl<F: EncodedFrame> Follower<F> {
         job: &Key,
         from: FollowFrom,
     ) -> StoreResult<Option<Self>> {
-        let followed = registry.follow(job);
-        let mut ring_changed = followed.feed.ring_changed.subscribe();
-        let first_read = ring_changed.wait_for(|()| followed.feed.ring().tried);
-        let _ = timeout(FIRST_READ_TIMEOUT, first_read).await;
         let position = match from {
             FollowFrom::Start => FollowPosition::Start,
             FollowFrom::Cursor(cursor) => FollowPosition::After(cursor),
             FollowFrom::Seq(seq) => position_after_seq(registry, job, seq).await?,
         };
+        let followed = registry.follow(job, position);
+        let mut ring_changed = followed.feed.ring_changed.subscribe();
+        let first_read = ring_changed.wait_for(|()| followed.feed.ring().tried);
+        let _ = timeout(FIRST_READ_TIMEOUT, first_read).await;
         let (page, ask_again) = (None, false);
         let follower = Self { job: followed, ring_changed, position, page, ask_again };
         Ok(if follower.is_complete().await? { None } else { Some(follower) })

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::feed::{JobFeed, STORE_TIMEOUT, count_read_failure};
 use super::frame::EncodedFrame;
+use super::ring::FollowPosition;
 use crate::log::{PartitionTail, TailPosition};
 use crate::{Key, Store, StoreResult, metric_names, with_timeout};
 
@@ -75,13 +76,17 @@ impl<F: EncodedFrame> FollowRegistry<F> {
         &*self.store
     }
 
-    /// Follows a job, together with its other followers.
-    pub(super) fn follow(self: &Arc<Self>, job: &Key) -> Arc<FollowedJob<F>> {
+    /// Follows a job from a position, together with its other followers.
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        job: &Key,
+        start: FollowPosition,
+    ) -> Arc<FollowedJob<F>> {
         let mut table = self.table();
         if let Some(followed) = table.jobs.get(job).and_then(Weak::upgrade) {
             return followed;
         }
-        let feed = Arc::new(JobFeed::new(job.clone()));
+        let feed = Arc::new(JobFeed::new(job.clone(), start));
         let (reading, store) = (feed.clone(), self.store.clone());
         let reader = tokio::spawn(async move { reading.keep_current(&*store).await });
         let followed =

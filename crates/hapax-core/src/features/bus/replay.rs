@@ -13,9 +13,10 @@ use super::ring::{FollowPosition, MAX_BATCH_BYTES, MAX_BATCH_FRAMES, first_batch
 use crate::StoreResult;
 use crate::log::{Attached, PageRequest};
 
-/// How many entries one page has, and how many bytes of payload; at least one entry.
+/// How many entries one page has, and how many bytes of payload; at least one entry. The bytes are
+/// those of one batch: what a follower has not taken when it leaves was read in vain.
 const PAGE_ENTRIES: usize = 1000;
-const PAGE_BYTES: u32 = 256 * 1024;
+const PAGE_BYTES: u32 = MAX_BATCH_BYTES as u32;
 
 /// One page. Empty if the position is not held, or has no entries after it yet.
 pub(super) struct ReplayPage<F> {
@@ -94,12 +95,15 @@ impl<F: EncodedFrame> FollowedJob<F> {
     async fn read_page(&self, position: FollowPosition) -> StoreResult<ReplayPage<F>> {
         let mut memory = self.registry.page_memory.clone().try_acquire_many_owned(PAGE_BYTES).ok();
         let after = position.offset();
-        // Without memory the page is as large as one batch, which is delivered at once.
-        let request = match memory {
-            Some(_) => PageRequest::new(after, PAGE_ENTRIES).bytes(PAGE_BYTES as usize),
-            None => PageRequest::new(after, MAX_BATCH_FRAMES).bytes(MAX_BATCH_BYTES),
+        let attached = match self.feed.take_first_page(position) {
+            Some(attached) => Some(attached),
+            None => {
+                // Without memory the page is as large as one batch, which is delivered at once.
+                let most = if memory.is_some() { PAGE_ENTRIES } else { MAX_BATCH_FRAMES };
+                let request = PageRequest::new(after, self.entries_before_ring(after, most));
+                self.attach(&request.bytes(PAGE_BYTES as usize)).await?
+            }
         };
-        let attached = self.attach(&request).await?;
         let Some(Attached { head, entries }) = attached.filter(|a| position.is_held(&a.head))
         else {
             let (is_held, is_complete) = (false, false);
@@ -108,11 +112,19 @@ impl<F: EncodedFrame> FollowedJob<F> {
         let frames: Vec<_> = head.up_to_loss(&entries).iter().map(JobFrame::entry).collect();
         if let Some(memory) = &mut memory {
             let size: usize = frames.iter().map(JobFrame::size).sum();
-            // A single event may be larger than a page; then its share is what a page has.
+            // A single event, or the first page of the log, may be larger than a page; then its
+            // share is what a page has.
             drop(memory.split((PAGE_BYTES as usize).saturating_sub(size)));
         }
         let is_complete = frames.is_empty() && head.closed && after >= head.last;
         Ok(ReplayPage { frames, is_held: true, is_complete, memory })
+    }
+
+    /// How many entries a page after this offset has: those that are in the ring are taken from
+    /// there.
+    fn entries_before_ring(&self, after: u64, most: usize) -> usize {
+        let before = self.feed.ring().base_offset().and_then(|base| base.checked_sub(after));
+        before.filter(|before| *before > 0).map_or(most, |before| most.min(before as usize))
     }
 
     /// Reads the job, waiting for one of the limited number of reads.

@@ -78,9 +78,19 @@ impl<F: EncodedFrame> Ring<F> {
         self.frames.back().and_then(JobFrame::at).or(self.base)
     }
 
+    /// The offset before the first frame; `None` where the job has no log.
+    pub(super) fn base_offset(&self) -> Option<u64> {
+        self.base.map(|base| base.offset)
+    }
+
+    /// Whether the log was read to its end at least once.
+    pub(super) fn was_read(&self) -> bool {
+        self.read_at.is_some()
+    }
+
     /// Looks up what comes after this position.
     pub(super) fn after(&self, position: FollowPosition) -> RingLookup<F> {
-        if self.read_at.is_none() {
+        if !self.was_read() {
             return RingLookup::NotInRing;
         }
         let Some(base) = self.base else {

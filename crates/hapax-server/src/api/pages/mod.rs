@@ -9,7 +9,9 @@ use axum::extract::{Request, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
+};
 use sha2::{Digest, Sha256};
 use utoipa_swagger_ui::Config;
 
@@ -42,7 +44,12 @@ pub(crate) async fn docs_file(request: Request) -> Response {
                 (CONTENT_SECURITY_POLICY, DOCS_POLICY),
                 (CACHE_CONTROL, "no-cache"),
             ];
-            (headers, file.bytes.into_owned()).into_response()
+            let mut response = (headers, file.bytes.into_owned()).into_response();
+            if file.gzpipped {
+                // Every browser accepts it, and only browsers show the viewer.
+                response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+            response
         }
         Ok(None) => {
             Problem::new(ProblemKind::NotFound, "the viewer has no such file").into_response()

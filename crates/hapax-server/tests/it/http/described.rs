@@ -1,10 +1,12 @@
 //! The OpenAPI document and the pages.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 
 use serde_json::Value;
 
 use crate::support::has;
+use crate::support::http::HttpResponse;
 use crate::support::server::Server;
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
@@ -158,6 +160,15 @@ fn openapi_fields_are_accepted_one_by_one() {
     }
 }
 
+/// The text of a page, which is sent compressed if it says so.
+fn unpacked(page: &HttpResponse) -> String {
+    let Some(encoding) = page.header("content-encoding") else { return page.text() };
+    assert_eq!(encoding, "gzip");
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(&page.body[..]).read_to_end(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[test]
 fn pages_load_nothing_from_another_host() {
     let server = Server::start();
@@ -167,13 +178,14 @@ fn pages_load_nothing_from_another_host() {
         assert!(page.header("content-type").unwrap().starts_with("text/html"));
         let policy = page.header("content-security-policy").unwrap();
         assert!(policy.contains("default-src 'none'") && !policy.contains("http"), "{policy}");
-        let text = page.text();
+        let text = unpacked(&page);
         let foreign = |part: &&str| part.starts_with("http") || part.starts_with("//");
         assert_eq!(text.split(['"', '\'']).find(foreign), None, "{path}");
         let loaded = |part: &&str| [".js", ".css", ".png"].iter().any(|end| part.ends_with(end));
         for file in text.split(['"', '\'']).filter(loaded) {
             let file = server.get(&format!("{path}{}", file.trim_start_matches("./"))).send();
             assert_eq!(file.status, 200);
+            assert!(!unpacked(&file).is_empty());
         }
     }
     let configured = server.get("/docs/swagger-initializer.js").send().text();
