@@ -55,6 +55,9 @@ const RATES_OF_LINES: [&str; 2] = ["requests/s", "deliveries/s"];
 const PEER_LINES: [(&str, &str); 3] =
     [("layer, ", "bare handler"), ("hapax proxy, ", "nginx"), ("hapax", "nchan")];
 
+/// The line of `fanout` that shows what the kernel takes of a delivery; hapax is not in it.
+const KERNEL_LINE: &str = "bare-send";
+
 /// Reads the figures from the printed tables. `reference` is the time of [`reference_work`] in µs.
 pub(super) fn printed_figures(text: &str, reference: f64) -> anyhow::Result<FigureLines> {
     let mut lines = FigureLines::new();
@@ -114,7 +117,7 @@ fn peer_line<'a>(table: &'a PrintedTable, row: &[String]) -> Option<&'a Vec<Stri
 }
 
 fn is_peer_line(name: &str) -> bool {
-    PEER_LINES.iter().any(|(_, peer)| *peer == name)
+    name == KERNEL_LINE || PEER_LINES.iter().any(|(_, peer)| *peer == name)
 }
 
 /// Whether a column belongs to the raw engine, or to the broker's own client.
