@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::error::store_error;
 use crate::files::{OpenFiles, StoreFiles, beside};
+use crate::sequence::ReservedNumbers;
 use crate::session::{Session, SessionClock, UnsignedColumns};
 use crate::store_clock::StoreClock;
 use crate::{SqliteConfig, migrate};
@@ -25,6 +26,7 @@ pub(crate) struct FileConnection {
     open: OpenFiles,
     reusable: bool,
     clock: StoreClock,
+    reserved: ReservedNumbers,
 }
 
 impl FileConnection {
@@ -33,9 +35,15 @@ impl FileConnection {
         files.compare(&self.open)
     }
 
-    /// The transaction that the connection has open, for a call.
+    /// The write transaction that the connection has open, for a call.
     pub(crate) fn session(&self) -> Session<'_> {
-        Session { connection: &self.connection, clock: SessionClock::Store(&self.clock) }
+        let (clock, reserved) = (SessionClock::Store(&self.clock), Some(&self.reserved));
+        Session { connection: &self.connection, clock, reserved }
+    }
+
+    /// The numbers of the sequence that the connection has reserved.
+    pub(crate) fn reserved(&self) -> &ReservedNumbers {
+        &self.reserved
     }
 
     pub(crate) fn clock(&self) -> &StoreClock {
@@ -108,7 +116,8 @@ pub(crate) fn connect(files: &StoreFiles) -> StoreResult<FileConnection> {
     let reusable = can_write(&connection)?;
     connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
     let clock = StoreClock::open(&connection, config)?;
-    Ok(FileConnection { connection, open: files.note_open()?, reusable, clock })
+    let reserved = ReservedNumbers::default();
+    Ok(FileConnection { connection, open: files.note_open()?, reusable, clock, reserved })
 }
 
 /// The connection, if its files are still in place, or a new one.
@@ -144,7 +153,8 @@ fn connect_read_only(files: &StoreFiles) -> StoreResult<FileConnection> {
     connection.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
     // Without tables there are no leases to measure.
     let clock = StoreClock::open(&connection, config).unwrap_or(StoreClock::Steady);
-    Ok(FileConnection { connection, open: files.note_open()?, reusable: false, clock })
+    let (open, reserved) = (files.note_open()?, ReservedNumbers::default());
+    Ok(FileConnection { connection, open, reusable: false, clock, reserved })
 }
 
 /// A path as part of a URI.

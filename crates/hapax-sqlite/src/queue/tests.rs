@@ -38,7 +38,8 @@ impl Bench {
     }
 
     fn session(&self) -> Session<'_> {
-        Session { connection: &self.connection, clock: SessionClock::Chosen(&self.clock) }
+        let clock = SessionClock::Chosen(&self.clock);
+        Session { connection: &self.connection, clock, reserved: None }
     }
 
     /// Many rows by plain SQL, as any language would add them.
