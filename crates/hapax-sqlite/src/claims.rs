@@ -90,11 +90,7 @@ impl SqliteStore {
     }
 
     /// The answer, if it needs no write.
-    async fn claim_of_reader(
-        &self,
-        key: &Key,
-        ask: &ClaimRequest,
-    ) -> StoreResult<Option<Claimed>> {
+    async fn claim_of_reader(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Option<Claimed>> {
         let (key, ask) = (key.clone(), ask.clone());
         self.read_untimed(move |session| answer_without_writing(session, &key, &ask)).await
     }
