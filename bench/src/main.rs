@@ -3,7 +3,6 @@
 //! ```text
 //! hapax-bench [--seconds 2] [--tasks 1,64,256] [--only redis]        stores beside raw engines
 //! hapax-bench bus [--seconds 2] [--tasks 1,64,256] [--only redis]    publishing beside raw engines
-//! hapax-bench replay [--only redis]                                  what returning followers read
 //! hapax-bench http [--seconds 2] [--only redis] [--hapax PATH]       layer and proxy beside nginx
 //! hapax-bench fanout [--seconds 4] [--clients 1000,5000,10000]       event streams beside nchan
 //! hapax-bench relay [--seconds 2]                                    outbox, relay and inbox
@@ -97,8 +96,6 @@ enum BenchCommand {
     Http(HapaxBinary),
     /// Publishing on each store, beside its raw engine.
     Bus,
-    /// Bytes that followers read from each store, for bytes delivered, when they return to a long job.
-    Replay,
     /// One job, many clients: event streams beside nginx with nchan.
     Fanout(fanout::FanoutArgs),
     /// The outbox in a transaction, relays into brokers, and the inbox.
@@ -149,7 +146,6 @@ async fn measure(BenchArgs { command, run }: BenchArgs) -> anyhow::Result<ExitCo
         Some(BenchCommand::Compare(compare)) => return compare::compare(&compare, &run).await,
         Some(BenchCommand::Http(hapax)) => http::compare(&hapax, &run).await,
         Some(BenchCommand::Bus) => bus::compare(&run).await,
-        Some(BenchCommand::Replay) => bus::replay::compare(&run).await,
         Some(BenchCommand::Relay(relay)) => relay::compare(&relay, &run).await,
         Some(BenchCommand::Line(hapax)) => line::compare(&hapax, &run).await,
         Some(BenchCommand::Fanout(fanout)) => fanout::compare(&fanout, &run).await,

@@ -1,8 +1,7 @@
-//! Publishing beside the raw engine, and replays.
+//! Publishing beside the raw engine.
 
 mod publishing;
 mod raw;
-pub(crate) mod replay;
 
 use std::sync::Arc;
 
