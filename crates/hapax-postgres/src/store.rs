@@ -13,6 +13,7 @@ use crate::connect::session::SqlSession;
 use crate::log::append::AppendBatch;
 use crate::queue::enqueue::EnqueueBatch;
 use crate::queue::resolve::ResolveBatch;
+use crate::records::batch::{GetBatch, PutBatch};
 use crate::wake::WakeNotifier;
 use crate::{PostgresConfig, examine, row, sweep};
 
@@ -21,9 +22,9 @@ use crate::{PostgresConfig, examine, row, sweep};
 /// Opening it needs no server: the store connects on first use, creates or migrates its tables
 /// (`hapax_…`), and reconnects after a lost connection.
 ///
-/// Concurrent claims are sent to the server many in one statement, and so are settles. No call waits
-/// for a lock while it holds a connection, and a claim in an open transaction (see
-/// [`HapaxTransaction`](crate::HapaxTransaction)) blocks no other call.
+/// Concurrent claims are sent to the server many in one statement, and so are settles, and reads and
+/// writes of records. No call waits for a lock while it holds a connection, and a claim in an open
+/// transaction (see [`HapaxTransaction`](crate::HapaxTransaction)) blocks no other call.
 ///
 /// ```no_run
 /// use hapax_core::{ClaimRequest, Claims, Key, Operation, Tenant};
@@ -42,6 +43,8 @@ pub struct PostgresStore {
     pub(crate) wakes: Arc<WakeNotifier>,
     pub(crate) claims: Arc<Batcher<ClaimBatch>>,
     pub(crate) steps: Arc<Batcher<StepBatch>>,
+    pub(crate) gets: Arc<Batcher<GetBatch>>,
+    pub(crate) puts: Arc<Batcher<PutBatch>>,
     pub(crate) appends: Arc<Batcher<AppendBatch>>,
     pub(crate) enqueues: Arc<Batcher<EnqueueBatch>>,
     pub(crate) resolves: Arc<Batcher<ResolveBatch>>,
@@ -60,11 +63,13 @@ impl PostgresStore {
     pub fn open(config: PostgresConfig) -> StoreResult<Self> {
         let pool = Arc::new(ConnectionPool::new(&config)?);
         let wakes = Arc::new(WakeNotifier::new(pool.clone()));
-        // Claims, steps and appends use a quarter of the connections each.
+        // Each kind of operation uses at most a quarter of the connections.
         let workers = (config.max_connections / 4).max(1);
         Ok(Self {
             claims: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
             steps: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
+            gets: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
+            puts: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
             appends: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
             enqueues: Arc::new(Batcher::new(pool.clone(), wakes.clone(), 1, config.max_batch)),
             resolves: Arc::new(Batcher::new(pool.clone(), wakes.clone(), 1, config.max_batch)),

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use hapax_core::claim_rules::{self, ClaimChange, ClaimRow};
-use hapax_core::{ClaimStep, GiveBack, Key, Step, Token};
+use hapax_core::claim_rules::{self, ClaimChange};
+use hapax_core::{ClaimStep, Fence, GiveBack, Key, Step, Token};
 
 use crate::batch::BatchOperation;
 use crate::connect::session::SqlSession;
@@ -12,6 +12,7 @@ use crate::row::{self, KeyParams};
 use crate::wake::WakeNotifier;
 
 const STEP: &str = include_str!("../sql/step.sql");
+const FOUND: &str = include_str!("../sql/step_found.sql");
 
 #[derive(Clone)]
 pub(crate) struct StepCall {
@@ -93,22 +94,43 @@ async fn run_steps<S: SqlSession>(
     let leases: Vec<i64> = calls().map(|item| lease(&item.step)).collect();
     let values: Vec<&[u8]> = calls().map(|item| value(&item.step)).collect();
     let params = keys.with(&[&tokens, &kinds, &leases, &values]);
-    let rows = session.rows(STEP, &params).await?;
-    for found in &rows {
-        let call = *round.get(row::index(found)?).ok_or_else(|| corrupt("an ordinal"))?;
-        let item = &items[call];
-        let row = row::claim(found)?;
+    let mut undone: HashSet<usize> = round.iter().copied().collect();
+    let mut locked = HashSet::new();
+    for row in &session.rows(STEP, &params).await? {
+        let call = *round.get(row::index(row)?).ok_or_else(|| corrupt("an ordinal"))?;
+        if row.try_get::<Option<i64>>("fence")?.is_none() {
+            locked.insert(call);
+        } else if undone.remove(&call) {
+            answers[call] = Some(Some(Step::Done(Fence(row::number(row, "fence")?))));
+        }
+    }
+    if undone.is_empty() {
+        return Ok(());
+    }
+    let undone: Vec<usize> = undone.into_iter().collect();
+    explain_undone(session, items, &undone, &locked, answers).await
+}
+
+/// Answers the steps that changed nothing: repeated ones, those whose claim is not the caller's any more, and
+/// those whose key is locked. A step that could be done now met a change in between, and stays unanswered for the
+/// next round.
+async fn explain_undone<S: SqlSession>(
+    session: &mut S,
+    items: &[StepCall],
+    undone: &[usize],
+    locked: &HashSet<usize>,
+    answers: &mut [Option<StepAnswer>],
+) -> SqlResult<()> {
+    let keys = KeyParams::many(undone.iter().map(|i| &items[*i].key));
+    for found in &session.rows(FOUND, &keys.columns()).await? {
+        let call = *undone.get(row::index(found)?).ok_or_else(|| corrupt("an ordinal"))?;
+        let (item, row) = (&items[call], row::claim(found)?);
         let now = row::timestamp(found, "now")?;
         answers[call] = match claim_rules::step(row.as_ref(), &item.token, &item.step, now) {
             ClaimChange::Nothing(step) => Some(Some(step)),
-            ClaimChange::Write(ClaimRow { fence, .. }) | ClaimChange::Delete(fence)
-                if found.try_get::<Option<bool>>("done")?.unwrap_or(false) =>
-            {
-                Some(Some(Step::Done(fence)))
+            ClaimChange::Write(_) | ClaimChange::Delete(_) => {
+                locked.contains(&call).then_some(None)
             }
-            _ if !found.try_get::<bool>("mine")? => Some(None),
-            // The row changed between the read and the write: read again in the next round.
-            _ => None,
         };
     }
     Ok(())

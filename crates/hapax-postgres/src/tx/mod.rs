@@ -161,7 +161,7 @@ impl<T: HapaxTransaction> PostgresTransaction<'_, T> {
         expect: &Expect,
         ttl: Option<Duration>,
     ) -> StoreResult<Put> {
-        let put = records::put(self.tx, LockRetry::new(self.timeout), key, &value, expect, ttl);
+        let put = records::put(self.tx, LockRetry::new(self.timeout), key, value, expect, ttl);
         run_with_timeout(self.timeout, put).await
     }
 

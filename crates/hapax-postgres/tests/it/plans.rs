@@ -1,0 +1,62 @@
+//! The plans of the batched statements in a new database, whose tables have no statistics yet: a plan is kept for as
+//! long as its connection, and must not turn into a scan when the table grows.
+
+use crate::application;
+
+/// As `connect::url` sets them.
+const SETTINGS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
+     SET enable_hashjoin = off; SET enable_mergejoin = off";
+
+const STATEMENTS: [(&str, &str, &str); 6] = [
+    (
+        "claim",
+        include_str!("../../src/sql/claim.sql"),
+        "text[], text[], text[], text[], bigint[], bytea[], bytea[], bigint[], bigint[]",
+    ),
+    (
+        "regrant",
+        include_str!("../../src/sql/regrant.sql"),
+        "text[], text[], text[], text[], bigint[], smallint[], bigint[], bigint[], boolean[], integer[], \
+         bytea[], bytea[], bigint[], bigint[]",
+    ),
+    (
+        "step",
+        include_str!("../../src/sql/step.sql"),
+        "text[], text[], text[], text[], bigint[], bytea[], smallint[], bigint[], bytea[]",
+    ),
+    ("step_found", include_str!("../../src/sql/step_found.sql"), "text[], text[], text[], text[]"),
+    ("get_many", include_str!("../../src/sql/get_many.sql"), "text[], text[], text[], text[]"),
+    (
+        "put_many",
+        include_str!("../../src/sql/put_many.sql"),
+        "text[], text[], text[], text[], bigint[], bigint[], bigint[], boolean[], bytea[]",
+    ),
+];
+
+#[tokio::test]
+async fn batched_statements_find_rows_by_key_and_place_alone() {
+    let (_, client) = application("plans").await;
+    client.batch_execute(SETTINGS).await.unwrap();
+    for (name, sql, types) in STATEMENTS {
+        let empty = vec!["'{}'"; types.split(',').count()].join(", ");
+        client.batch_execute(&format!("PREPARE {name} ({types}) AS {sql}")).await.unwrap();
+        let plan = client.simple_query(&format!("EXPLAIN EXECUTE {name} ({empty})")).await.unwrap();
+        let lines = plan.iter().filter_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        let scans: Vec<_> = lines
+            .filter(|line| line.contains(" on hapax_claims") || line.contains(" on hapax_records"))
+            .filter(|line| line.contains("Scan"))
+            .collect();
+        assert!(!scans.is_empty(), "{name}");
+        for scan in scans {
+            let by_key = [
+                "Tid Scan",
+                "Index Scan using hapax_claims_pkey",
+                "Index Scan using hapax_records_pkey",
+            ];
+            assert!(by_key.iter().any(|by_key| scan.contains(by_key)), "{name}: {scan}");
+        }
+    }
+}
