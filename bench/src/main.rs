@@ -7,6 +7,7 @@
 //! hapax-bench fanout [--seconds 4] [--clients 1000,5000,10000]       event streams beside nchan
 //! hapax-bench relay [--seconds 2]                                    outbox, relay and inbox
 //! hapax-bench line [--seconds 2] [--tasks 1,64] [--only redis]       locks, records and webhooks of a bot
+//! hapax-bench growth [--seconds 2] [--keys 1e4,1e6] [--only redis]   how cost grows with what is stored
 //! hapax-bench compare [stores|bus|http|…] [--record]                 this run beside recorded ratios
 //! ```
 //!
@@ -16,6 +17,7 @@
 mod bus;
 mod compare;
 mod fanout;
+mod growth;
 mod http;
 mod line;
 mod process;
@@ -102,6 +104,8 @@ enum BenchCommand {
     Relay(relay::RelayBenchArgs),
     /// A LINE bot: locks, records, and from webhook to 200.
     Line(HapaxBinary),
+    /// How cost grows with keys, expired rows, jobs, outbox rows and processes.
+    Growth(growth::GrowthArgs),
     /// A run beside the recorded ratios; fails if a line got slower by more than a quarter.
     Compare(compare::CompareArgs),
     /// The clients of `fanout`, in a separate process.
@@ -149,6 +153,7 @@ async fn measure(BenchArgs { command, run }: BenchArgs) -> anyhow::Result<ExitCo
         Some(BenchCommand::Relay(relay)) => relay::compare(&relay, &run).await,
         Some(BenchCommand::Line(hapax)) => line::compare(&hapax, &run).await,
         Some(BenchCommand::Fanout(fanout)) => fanout::compare(&fanout, &run).await,
+        Some(BenchCommand::Growth(growth)) => growth::compare(&growth, &run).await,
         _ => stores::compare(&run).await,
     }
     .map(|()| ExitCode::SUCCESS)
@@ -161,6 +166,20 @@ static DOTTED: AtomicBool = AtomicBool::new(false);
 fn progress() {
     DOTTED.store(true, Relaxed);
     let _ = write!(std::io::stderr(), ".");
+}
+
+/// Shows on standard error how far something is, in place of what was shown before.
+fn show_progress(text: impl Display) {
+    DOTTED.store(true, Relaxed);
+    let _ = write!(std::io::stderr(), "\r{text}");
+}
+
+/// Writes a line to standard error.
+fn note(text: impl Display) {
+    if DOTTED.swap(false, Relaxed) {
+        let _ = writeln!(std::io::stderr());
+    }
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn say(text: impl Display) -> std::io::Result<()> {

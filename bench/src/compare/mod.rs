@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use tokio::process::Command;
 
 use crate::store_server::Engine;
-use crate::{RunArgs, say};
+use crate::{RunArgs, note, say};
 use figures::{FigureLines, printed_figures, reference_work};
 use judgement::Judgement;
 
@@ -153,7 +153,7 @@ impl CompareArgs {
             if slower.is_empty() {
                 break;
             }
-            eprintln!("\n{}: looks slower, runs again: {slower:?}", comparison.name());
+            note(format_args!("{}: looks slower, runs again: {slower:?}", comparison.name()));
             // Run the engines of the slow lines alone. nginx and bare handlers run with any engine.
             let is_slow = |engine: &Engine| slower.iter().any(|line| line.contains(engine.name()));
             let only = run.engines().filter(is_slow).collect();

@@ -15,7 +15,7 @@ use crate::raw::engine;
 use crate::turns::fresh_run_id;
 
 /// The keys of the requests, which no other run uses.
-pub(super) struct LoadKeys {
+pub(crate) struct LoadKeys {
     run_id: String,
     choice: KeyChoice,
 }
@@ -29,7 +29,7 @@ enum KeyChoice {
 
 impl LoadKeys {
     /// Each request has its own key: first runs.
-    pub(super) fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         Self::new(KeyChoice::Fresh)
     }
 
@@ -56,7 +56,7 @@ impl LoadKeys {
     }
 }
 
-pub(super) struct HttpLoad {
+pub(crate) struct HttpLoad {
     keys: LoadKeys,
     /// Whether every response has to be a replay.
     replays: bool,
@@ -76,7 +76,7 @@ impl HttpLoad {
         Self::to(address, keys, replays, connections).await
     }
 
-    async fn to(
+    pub(crate) async fn to(
         address: SocketAddr,
         keys: LoadKeys,
         replays: bool,

@@ -18,7 +18,7 @@ use crate::store_server::Engine;
 use crate::turns::in_rounds;
 use crate::{RunArgs, say};
 pub(crate) use handler::{HandlerArgs, serve as serve_handler};
-use load::{HttpLoad, LoadKeys};
+pub(crate) use load::{HttpLoad, LoadKeys};
 use report::HttpResult;
 pub(crate) use setup::handler;
 use setup::{HttpSetup, HttpTarget};

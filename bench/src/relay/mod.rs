@@ -9,6 +9,7 @@ mod transactions;
 use clap::ValueEnum;
 
 use crate::RunArgs;
+pub(crate) use rows::Countdown;
 
 /// The arguments of `hapax-bench relay`.
 #[derive(clap::Args)]

@@ -11,17 +11,17 @@ use tokio::sync::Notify;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Counts down the rows that are still to come.
-pub(super) struct Countdown {
+pub(crate) struct Countdown {
     left: AtomicI64,
     none_left: Notify,
 }
 
 impl Countdown {
-    pub(super) fn new(rows: usize) -> Self {
+    pub(crate) fn new(rows: usize) -> Self {
         Self { left: AtomicI64::new(rows as i64), none_left: Notify::new() }
     }
 
-    pub(super) fn count_one(&self) {
+    pub(crate) fn count_one(&self) {
         // The count falls below zero only where a row came twice; end then, too.
         if self.left.fetch_sub(1, Relaxed) <= 1 {
             self.none_left.notify_one();
@@ -29,7 +29,7 @@ impl Countdown {
     }
 
     /// Waits until no row is left, or no row comes any more.
-    pub(super) async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         let mut before = i64::MAX;
         while tokio::time::timeout(TIMEOUT, self.none_left.notified()).await.is_err() {
             let left = self.left.load(Relaxed);
@@ -40,7 +40,7 @@ impl Countdown {
         }
     }
 
-    pub(super) fn ensure_none_left(&self) -> anyhow::Result<()> {
+    pub(crate) fn ensure_none_left(&self) -> anyhow::Result<()> {
         match self.left.load(Relaxed) {
             ..=0 => Ok(()),
             left => anyhow::bail!("it is stuck: {left} rows left"),

@@ -1,0 +1,340 @@
+//! Fills a store with settled commands quickly: hapax writes one of them, and the engine copies its row
+//! under other names. Some are then claimed through hapax, which must answer with their value.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use hapax_core::Store;
+use hapax_sqlite::rusqlite::{Connection, params};
+use hapax_workload::ProcessGroup;
+use tokio_postgres::NoTls;
+
+use super::keys::{KeyStage, command_key};
+use super::work::{RETENTION, check_filled, settle};
+use crate::raw::redis::connect;
+use crate::store_server::{Engine, StoreServer};
+use crate::{note, show_progress};
+
+/// The name of the key whose row is copied.
+const TEMPLATE: &str = "template";
+/// How many rows are copied in one step.
+const BATCH: u64 = 200_000;
+/// How many filled keys are claimed as a check.
+const CHECKED: u64 = 16;
+/// Expired rows are as if their retention had ended this long ago.
+const EXPIRED_FOR: Duration = Duration::from_secs(10);
+
+/// When the filled rows expire.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum FillExpiry {
+    /// Within an hour, a day from now.
+    Later,
+    /// They have expired, or, where the engine deletes expired keys by itself, do so after this time.
+    Past(Duration),
+}
+
+/// A store that can be filled.
+pub(super) struct FilledStore<'a> {
+    pub(super) server: &'a StoreServer,
+    pub(super) store: Arc<dyn Store>,
+    url: String,
+    /// The template's key on Redis.
+    redis_key: Option<String>,
+}
+
+impl<'a> FilledStore<'a> {
+    pub(super) async fn open(server: &'a StoreServer, name: &str) -> anyhow::Result<Self> {
+        let url = server.url(name);
+        let store = server.store_at(&url).await?;
+        settle(&*store, &command_key(TEMPLATE)?, RETENTION).await?;
+        let redis_key = match server.engine() {
+            Engine::Redis => Some(redis_template(&url).await?),
+            _ => None,
+        };
+        Ok(Self { server, store, url, redis_key })
+    }
+
+    /// Fills a stage of keys.
+    pub(super) async fn fill(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        match self.server.engine() {
+            Engine::Memory => self.fill_memory(stage, expiry).await?,
+            Engine::Sqlite => self.fill_sqlite(stage, expiry)?,
+            Engine::Redis => self.fill_redis(stage, expiry).await?,
+            Engine::Postgres => self.fill_postgres(stage, expiry).await?,
+        }
+        note(format_args!("filled {} keys in {:.0?}", stage.count, begun.elapsed()));
+        for nth in 0..CHECKED.min(stage.count) {
+            if expiry == FillExpiry::Later {
+                let nth = nth * (stage.count - 1) / CHECKED;
+                check_filled(&*self.store, &stage.key(nth)?).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn show_progress(&self, done: u64, stage: KeyStage) {
+        let engine = self.server.engine().name();
+        show_progress(format_args!("filling {engine}: {done} of {}", stage.count));
+    }
+
+    async fn fill_memory(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
+        let retention = match expiry {
+            FillExpiry::Later => RETENTION,
+            FillExpiry::Past(_) => Duration::from_millis(1),
+        };
+        for nth in 0..stage.count {
+            if nth % BATCH == 0 {
+                self.show_progress(nth, stage);
+                tokio::task::yield_now().await;
+            }
+            settle(&*self.store, &stage.key(nth)?, retention).await?;
+        }
+        Ok(())
+    }
+
+    fn fill_sqlite(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
+        let connection = self.sqlite()?;
+        // A crash while filling costs nothing but the benchmark.
+        connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -500000")?;
+        let columns = |row: &hapax_sqlite::rusqlite::Row<'_>| row.get::<_, String>(0);
+        let columns: Vec<String> = connection
+            .prepare("SELECT name FROM pragma_table_info('hapax_claims')")?
+            .query_map([], columns)?
+            .collect::<Result<_, _>>()?;
+        let (step, number) = (stage.step(), stage.number);
+        let expires_at = match expiry {
+            FillExpiry::Later => "t.expires_at + n % 3600000".to_owned(),
+            FillExpiry::Past(_) => format!("t.expires_at - {} - n % 1000", past_ms()),
+        };
+        let copied = columns.iter().map(|column| match column.as_str() {
+            "name" => format!("printf('%012x-{number}', n * {step})"),
+            "token" => "lower(hex(randomblob(16)))".to_owned(),
+            "expires_at" => expires_at.clone(),
+            column => format!("t.{column}"),
+        });
+        let sql = format!(
+            "WITH RECURSIVE numbers (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?2) \
+             INSERT INTO hapax_claims ({}) SELECT {} FROM numbers, hapax_claims t WHERE t.name = '{TEMPLATE}'",
+            columns.join(", "),
+            copied.collect::<Vec<_>>().join(", ")
+        );
+        for from in (0..stage.count).step_by(BATCH as usize) {
+            let end = stage.count.min(from + BATCH);
+            connection.execute(&sql, params![from as i64, end as i64])?;
+            connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+            self.show_progress(end, stage);
+        }
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        Ok(())
+    }
+
+    async fn fill_redis(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
+        // Few enough for the server to answer other calls meanwhile.
+        const PIECE: u64 = 20_000;
+        let mut connection = connect(&self.url).await?;
+        let template = self.redis_key.as_deref().context("no key of the template")?;
+        let (before, after) = template.split_once(TEMPLATE).context("no name in the key")?;
+        let script = "local value = redis.call('GET', KEYS[1])\n\
+             for n = ARGV[1] + 0, ARGV[2] - 1 do\n\
+               redis.call('SET', ARGV[3] .. string.format('%012x', n * ARGV[4]) .. ARGV[5], value,\n\
+                 'PXAT', string.format('%.0f', ARGV[6] + n % ARGV[7]))\n\
+             end";
+        let (seconds, _): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
+        let (expires_at, spread) = match expiry {
+            FillExpiry::Later => (seconds * 1000 + RETENTION.as_millis() as u64, 3_600_000),
+            FillExpiry::Past(after) => (seconds * 1000 + after.as_millis() as u64, 1),
+        };
+        for from in (0..stage.count).step_by(PIECE as usize) {
+            let end = stage.count.min(from + PIECE);
+            let mut call = redis::cmd("EVAL");
+            call.arg(script).arg(1).arg(template).arg(from).arg(end).arg(before).arg(stage.step());
+            call.arg(format!("-{}{after}", stage.number)).arg(expires_at).arg(spread);
+            let () = call.query_async(&mut connection).await?;
+            if end.is_multiple_of(BATCH) {
+                self.show_progress(end, stage);
+            }
+        }
+        Ok(())
+    }
+
+    async fn fill_postgres(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
+        let (client, second) = tokio::try_join!(self.postgres(), self.postgres())?;
+        for client in [&client, &second] {
+            client.batch_execute("SET synchronous_commit = off").await?;
+        }
+        let columns = client
+            .query(
+                "SELECT attname::text FROM pg_attribute WHERE attrelid = 'hapax_claims'::regclass \
+                 AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
+                &[],
+            )
+            .await?;
+        let columns: Vec<String> = columns.iter().map(|row| row.get(0)).collect();
+        let (step, number) = (stage.step(), stage.number);
+        let expires_at = match expiry {
+            FillExpiry::Later => "t.expires_at + n % 3600000".to_owned(),
+            FillExpiry::Past(_) => format!("t.expires_at - {} - n % 1000", past_ms()),
+        };
+        let copied = columns.iter().map(|column| match column.as_str() {
+            "name" => format!("lpad(to_hex(n * {step}), 12, '0') || '-{number}'"),
+            "token" => "convert_to(md5(n::text), 'UTF8')".to_owned(),
+            "fence" => "nextval('hapax_fence')".to_owned(),
+            "expires_at" => expires_at.clone(),
+            column => format!("t.{column}"),
+        });
+        let sql = format!(
+            "INSERT INTO hapax_claims ({}) SELECT {} FROM hapax_claims t \
+             CROSS JOIN generate_series($1::bigint, $2::bigint) n WHERE t.name = '{TEMPLATE}'",
+            columns.join(", "),
+            copied.collect::<Vec<_>>().join(", ")
+        );
+        // Two at once, for two cores; each in the order of the names.
+        let half = stage.count / 2;
+        tokio::try_join!(
+            self.copy_rows(&client, &sql, 0..half, stage),
+            self.copy_rows(&second, &sql, half..stage.count, stage),
+        )?;
+        if expiry == FillExpiry::Later {
+            // As autovacuum has left a table that grew slowly.
+            client.batch_execute("VACUUM (ANALYZE) hapax_claims").await?;
+            client.batch_execute("CHECKPOINT").await?;
+        }
+        Ok(())
+    }
+
+    async fn copy_rows(
+        &self,
+        client: &tokio_postgres::Client,
+        sql: &str,
+        rows: std::ops::Range<u64>,
+        stage: KeyStage,
+    ) -> anyhow::Result<()> {
+        for from in rows.clone().step_by(BATCH as usize) {
+            let end = rows.end.min(from + BATCH);
+            client.execute(sql, &[&(from as i64), &(end as i64 - 1)]).await?;
+            self.show_progress(end, stage);
+        }
+        Ok(())
+    }
+
+    /// The bytes that the claims take: resident memory, the database file, or the table with its indexes.
+    pub(super) async fn size(&self) -> anyhow::Result<u64> {
+        Ok(match self.server.engine() {
+            Engine::Memory => ProcessGroup::new([std::process::id()]).resident_bytes(),
+            Engine::Sqlite => std::fs::metadata(self.sqlite_path()?)?.len(),
+            Engine::Redis => {
+                let mut connection = connect(&self.url).await?;
+                let info: String =
+                    redis::cmd("INFO").arg("memory").query_async(&mut connection).await?;
+                let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+                used.context("no used_memory")?.trim().parse()?
+            }
+            Engine::Postgres => {
+                let size = "SELECT pg_total_relation_size('hapax_claims')";
+                self.postgres().await?.query_one(size, &[]).await?.get::<_, i64>(0).cast_unsigned()
+            }
+        })
+    }
+
+    fn sqlite_path(&self) -> anyhow::Result<&str> {
+        self.url.strip_prefix("sqlite:").context("no SQLite file")
+    }
+
+    fn sqlite(&self) -> anyhow::Result<Connection> {
+        let connection = Connection::open(self.sqlite_path()?)?;
+        connection.busy_timeout(Duration::from_secs(60))?;
+        Ok(connection)
+    }
+
+    pub(super) async fn postgres(&self) -> anyhow::Result<tokio_postgres::Client> {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
+        // Ends with its client.
+        tokio::spawn(connection);
+        Ok(client)
+    }
+}
+
+/// Finds the template's key while there is hardly any other.
+async fn redis_template(url: &str) -> anyhow::Result<String> {
+    let mut connection = connect(url).await?;
+    let pattern = format!("*{TEMPLATE}*");
+    let found: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut connection).await?;
+    ensure!(found.len() == 1, "the template has {} keys", found.len());
+    found.into_iter().next().context("no template")
+}
+
+/// From the template's expiry to one that has passed.
+fn past_ms() -> u128 {
+    (RETENTION + EXPIRED_FOR).as_millis()
+}
+
+/// Bytes of a key, roughly, where the engine has its data: enough to refuse what cannot fit.
+const fn rough_bytes(engine: Engine) -> u64 {
+    match engine {
+        Engine::Memory => 800,
+        Engine::Sqlite | Engine::Redis => 600,
+        // With the write-ahead log of the filling.
+        Engine::Postgres => 1000,
+    }
+}
+
+/// Refuses to fill what the machine has no room for.
+pub(super) fn ensure_room(engine: Engine, keys: u64) -> anyhow::Result<()> {
+    const GIB: f64 = (1_u64 << 30) as f64;
+    let needed = keys * rough_bytes(engine);
+    let (free, place) = match engine {
+        Engine::Memory | Engine::Redis => (free_memory()?, "memory".to_owned()),
+        Engine::Sqlite | Engine::Postgres => {
+            let folder = std::env::temp_dir();
+            let disk = rustix::fs::statvfs(&folder)?;
+            (disk.f_bavail * disk.f_frsize, format!("disk in {}", folder.display()))
+        }
+    };
+    ensure!(
+        needed < free / 10 * 9,
+        "{} with {keys} keys needs about {:.1} GiB of {place}, and {:.1} are free: choose fewer --keys{}",
+        engine.name(),
+        needed as f64 / GIB,
+        free as f64 / GIB,
+        if place == "memory" { "" } else { ", or set TMPDIR to another folder" },
+    );
+    Ok(())
+}
+
+fn free_memory() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes =
+        line.and_then(|line| line.trim().strip_suffix("kB")).context("no MemAvailable")?;
+    Ok(kilobytes.trim().parse::<u64>()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ensure_room_refuses_what_cannot_fit() {
+        for engine in Engine::ALL {
+            ensure_room(engine, 1000).unwrap();
+            let refused = ensure_room(engine, 1 << 40).unwrap_err().to_string();
+            assert!(refused.contains("--keys"), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn fill_writes_what_hapax_reads() {
+        for engine in [Engine::Memory, Engine::Sqlite] {
+            let server = StoreServer::start(engine).unwrap();
+            let filled = FilledStore::open(&server, "hapax").await.unwrap();
+            // The check of the fill itself would fail otherwise.
+            filled.fill(KeyStage { number: 1, count: 300 }, FillExpiry::Later).await.unwrap();
+            let expired = KeyStage { number: 2, count: 200 };
+            filled.fill(expired, FillExpiry::Past(Duration::ZERO)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert_eq!(filled.store.sweep(1000).await.unwrap().count, 200, "{}", engine.name());
+        }
+    }
+}
