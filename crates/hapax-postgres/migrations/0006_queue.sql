@@ -73,8 +73,10 @@ BEGIN
         RETURNING queue, id
     )
     SELECT array_agg(queue), array_agg(id) INTO new_queues, new_ids FROM added;
-    -- After the insert, because an ack that was under way has deleted the item and noted it as done.
-    RETURN QUERY SELECT * FROM hapax_drop_done(new_queues, new_ids);
+    -- The trigger has dropped those that are done.
+    RETURN QUERY
+        SELECT a.queue, a.id FROM unnest(new_queues, new_ids) AS a (queue, id)
+        WHERE EXISTS (SELECT FROM hapax_outbox o WHERE o.id = a.id AND o.queue = a.queue);
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     queue := NULL;
     id := NULL;
@@ -82,37 +84,44 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END
 $$;
 
--- Of items that this transaction has just added, deletes those that are done already; returns the others.
-CREATE OR REPLACE FUNCTION hapax_drop_done(queues text[], ids uuid[]) RETURNS TABLE (queue text, id uuid)
-LANGUAGE plpgsql
+-- Drops an item that was just added and is done already, also one that plain SQL added. After the insert, because an ack that was
+-- under way has deleted the item and noted it as done. The function has the owner's rights: whoever may insert need not be
+-- allowed to delete.
+CREATE OR REPLACE FUNCTION hapax_drop_done_item() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
 AS $$
-#variable_conflict use_column
 BEGIN
     -- The snapshot may be older than an ack that is committed by now: adding the same key is then a serialization
     -- failure, as it was while done items stayed in hapax_outbox.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        WITH probed AS (
-            INSERT INTO hapax_done (id, queue, until, token)
-            SELECT a.id, a.queue, clock_timestamp(), '' FROM unnest(queues, ids) AS a (queue, id)
-            ON CONFLICT DO NOTHING
-        )
-        SELECT NULL INTO queue;
-        DELETE FROM hapax_done d USING unnest(queues, ids) AS a (queue, id)
-        WHERE d.id = a.id AND d.queue = a.queue AND d.token = '';
+        INSERT INTO hapax_done (id, queue, until, token) VALUES (NEW.id, NEW.queue, clock_timestamp(), '')
+        ON CONFLICT DO NOTHING;
+        DELETE FROM hapax_done WHERE id = NEW.id AND queue = NEW.queue AND token = '';
     END IF;
-    RETURN QUERY
-        WITH added AS MATERIALIZED (
-            SELECT a.queue, a.id, EXISTS (
-                SELECT FROM hapax_done d
-                WHERE d.id = a.id AND d.queue = a.queue AND d.until > clock_timestamp()) AS is_done
-            FROM unnest(queues, ids) AS a (queue, id)
-        ), dropped AS (
-            DELETE FROM hapax_outbox o USING added a
-            WHERE a.is_done AND o.id = a.id AND o.queue = a.queue
-        )
-        SELECT a.queue, a.id FROM added a WHERE NOT a.is_done;
+    IF EXISTS (SELECT FROM hapax_done d
+               WHERE d.id = NEW.id AND d.queue = NEW.queue AND d.until > clock_timestamp()) THEN
+        DELETE FROM hapax_outbox o WHERE o.id = NEW.id AND o.queue = NEW.queue;
+    END IF;
+    RETURN NULL;
 END
 $$;
+DO $$
+DECLARE
+    tables record;
+BEGIN
+    SELECT c.relowner, n.nspname INTO tables
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'hapax_outbox'::regclass;
+    -- pg_temp last: otherwise a temporary table of the caller would stand before hapax's.
+    EXECUTE format('ALTER FUNCTION hapax_drop_done_item() SET search_path = pg_catalog, %I, pg_temp', tables.nspname);
+    REVOKE ALL ON FUNCTION hapax_drop_done_item() FROM PUBLIC;
+    IF tables.relowner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user) THEN
+        EXECUTE format('ALTER FUNCTION hapax_drop_done_item() OWNER TO %s', tables.relowner::regrole);
+    END IF;
+END
+$$;
+DROP TRIGGER IF EXISTS hapax_drop_done_item ON hapax_outbox;
+CREATE TRIGGER hapax_drop_done_item AFTER INSERT ON hapax_outbox FOR EACH ROW
+    EXECUTE FUNCTION hapax_drop_done_item();
 
 -- The rows at these places, as they are handed out.
 CREATE OR REPLACE FUNCTION hapax_handed_out(places tid[], fence bigint)

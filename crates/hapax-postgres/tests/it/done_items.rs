@@ -54,6 +54,35 @@ async fn item_done_after_a_snapshot_is_not_enqueued_again() {
     assert_eq!(enqueue(&store, &[item]).await, [Enqueued::Accepted]);
 }
 
+/// A role that may do nothing but insert adds no item that is done.
+#[tokio::test]
+async fn plain_insert_of_a_done_item_adds_nothing() {
+    let url = SERVER.database("done_plain_insert");
+    let (store, item) = (open(&url), item("once"));
+    enqueue(&store, std::slice::from_ref(&item)).await;
+    let rights = "CREATE ROLE done_shop LOGIN; GRANT INSERT ON hapax_outbox TO done_shop; \
+                  GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO done_shop";
+    SERVER.psql_in("done_plain_insert", rights);
+    let mut shop = client(&url.replace("postgres@", "done_shop@")).await;
+    let insert = "INSERT INTO hapax_outbox (id, topic, payload) VALUES ($1, 't', '')";
+    for level in [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead] {
+        let tx = shop.build_transaction().isolation_level(level).start().await.unwrap();
+        tx.batch_execute("SELECT 1").await.unwrap();
+        let (take, ids) = lease(&store, 10).await;
+        ack(&store, &take, &ids).await;
+        let inserted = tx.execute(insert, &[&item.id.0]).await;
+        // A snapshot that is older than the ack cannot know of it.
+        let can_know = matches!(level, IsolationLevel::ReadCommitted);
+        assert_eq!(inserted.is_ok(), can_know, "{inserted:?}");
+        drop(tx);
+        shop.execute(insert, &[&item.id.0]).await.unwrap();
+        assert_eq!(lease(&store, 10).await.1, []);
+        let own = client(&url).await;
+        own.batch_execute("UPDATE hapax_done SET until = now()").await.unwrap();
+        enqueue(&store, std::slice::from_ref(&item)).await;
+    }
+}
+
 /// Nodes of schema version 5 call `hapax_resolve`, which remembers done items in the outbox itself.
 #[tokio::test]
 async fn item_done_by_an_older_node_is_remembered() {
