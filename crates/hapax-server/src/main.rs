@@ -2,6 +2,7 @@
 
 mod api;
 mod bench;
+mod check;
 mod client;
 mod daemon;
 mod doctor;
@@ -48,6 +49,8 @@ enum Action {
     Line(line::LineArgs),
     /// Say what would break which promise, and how to fix it.
     Doctor(doctor::DoctorArgs),
+    /// Check whether an HTTP service is really idempotent.
+    Check(check::CheckArgs),
     /// Create a store's tables, or print the SQL that does.
     Migrate(migrate::MigrateArgs),
     /// Measure what this machine and store can do.
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
             Action::Relay(flags) => relay::run(flags).await,
             Action::Line(args) => line::run(args).await,
             Action::Doctor(args) => doctor::run(args).await,
+            Action::Check(args) => check::run(args).await,
             Action::Migrate(args) => migrate::run(args).await,
             Action::Bench(args) => bench::run(args).await,
             Action::Lock(args) => client::lock::run(args).await,

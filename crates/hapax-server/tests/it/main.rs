@@ -3,6 +3,7 @@
 mod alerts;
 mod browser;
 mod bus_consume;
+mod check;
 mod cli_command;
 mod cli_doctor;
 mod cli_follow;

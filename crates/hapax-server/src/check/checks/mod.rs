@@ -1,0 +1,188 @@
+//! The checks, each a function that asks the service something and judges its answers.
+
+mod answers;
+mod crash;
+mod errors;
+mod keys;
+mod race;
+mod replay;
+mod reuse;
+
+use std::pin::Pin;
+
+use hapax_http_client::FullResponse;
+
+use super::profile::Profile::{self, Hapax, Ietf, Stripe};
+use super::target::{Answer, Order, OrderRequest, Target, described};
+
+/// Why a check does not hold.
+pub(super) enum NotHeld {
+    Fails {
+        expected: String,
+        seen: String,
+    },
+    /// The check does not apply to this service, or needs a flag.
+    Skipped(String),
+    /// The service's count of executions could not be read, or it could not be restarted.
+    CouldNotAsk(anyhow::Error),
+}
+
+impl From<anyhow::Error> for NotHeld {
+    fn from(error: anyhow::Error) -> Self {
+        Self::CouldNotAsk(error)
+    }
+}
+
+type CheckResult = Result<(), NotHeld>;
+type Asked<'a> = Pin<Box<dyn Future<Output = CheckResult> + Send + 'a>>;
+
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    /// The rules that it is part of.
+    pub(super) profiles: &'static [Profile],
+    pub(super) promise: &'static str,
+    pub(super) ask: fn(&Target) -> Asked<'_>,
+}
+
+const ALL: &[Profile] = &[Hapax, Ietf, Stripe];
+
+/// `name, profiles, promise, function` of each check, in the order in which they are asked.
+macro_rules! checks {
+    ($($name:literal, $profiles:expr, $promise:literal, $ask:path;)*) => {
+        &[$(Check {
+            name: $name,
+            profiles: $profiles,
+            promise: $promise,
+            ask: |target| Box::pin($ask(target)),
+        }),*]
+    };
+}
+
+pub(super) const CHECKS: &[Check] = checks![
+    "replay", ALL, "a second request gets the first one's status and body and runs nothing", replay::replay;
+    "replay-headers", ALL, "a replay has the first answer's headers, but no cookies", replay::headers;
+    "replay-marker", &[Hapax, Stripe], "a replay, and nothing else, says Idempotent-Replayed: true", replay::marker;
+    "replay-expiry", &[Hapax], "a replay says until when it is kept (Idempotency-Expires)", replay::expires;
+    "race", ALL, "of 50 requests at once one runs", race::runs_once;
+    "race-answers", ALL, "of 50 requests at once each gets the one answer, or 409", race::one_answer;
+    "in-flight", ALL, "a duplicate of a running request waits for its answer, or gets 409", race::in_flight;
+    "client-leaves", ALL, "a client that leaves and comes back does not run it again", race::client_leaves;
+    "other-body", ALL, "the key of another body is refused, and nothing runs", reuse::other_body;
+    "other-body-in-flight", ALL, "it is refused also while the first one runs", reuse::other_body_in_flight;
+    "other-query", &[Hapax, Stripe], "the key of another query is refused, and nothing runs", reuse::other_query;
+    "other-path", ALL, "the key of another path never gets the first path's answer", reuse::other_path;
+    "other-caller", &[Hapax, Stripe], "another caller's key is another key", reuse::other_caller;
+    "without-key", ALL, "requests without a key all run, or are all refused", keys::without_key;
+    "key-letter-case", ALL, "keys that differ in upper and lower case are two keys", keys::letter_case;
+    "key-quoted", &[Hapax], "a key in quotes and without them is one key", keys::quoted;
+    "key-of-255-bytes", &[Hapax, Stripe], "a key of 255 bytes works", keys::longest;
+    "key-too-long", &[Hapax, Stripe], "a longer key is refused, and nothing runs", keys::too_long;
+    "key-empty", &[Hapax], "an empty key is refused, and nothing runs", keys::empty;
+    "key-doubled", &[Hapax], "two keys in one request are refused, and nothing runs", keys::doubled;
+    "key-not-ascii", &[Hapax, Ietf], "a key that is not ASCII is refused, and nothing runs", keys::not_ascii;
+    "empty-answer", ALL, "an empty answer is replayed", answers::empty;
+    "no-content", ALL, "a 204 is replayed", answers::no_content;
+    "binary-answer", ALL, "an answer that is not text is replayed byte for byte", answers::binary;
+    "large-answer", ALL, "an answer of 300 kB is replayed byte for byte", answers::large;
+    "huge-answer", ALL, "an answer of 5 MB is replayed or refused, and nothing runs again", answers::huge;
+    "streamed-answer", ALL, "an answer without a length is replayed byte for byte", answers::streamed;
+    "redirect", &[Hapax, Stripe], "a 303 is replayed", answers::redirect;
+    "client-error", &[Hapax, Stripe], "a 404 is replayed", errors::client_error;
+    "refusals-not-kept", &[Hapax], "401, 403, 408, 425 and 429 are not kept: a retry runs", errors::refusals;
+    "server-error-not-kept", &[Hapax], "a 500 is not kept: a retry runs", errors::server_error_not_kept;
+    "server-error-kept", &[Stripe], "a 500 is replayed", errors::server_error_kept;
+    "bad-gateway", &[Hapax], "after a 502 the outcome is unknown: a retry gets 409", errors::bad_gateway;
+    "error-format", &[Hapax, Ietf], "refusals are problem documents (RFC 9457)", errors::format;
+    "crash-keeps-answers", &[Hapax, Stripe], "an answer outlives a crash", crash::keeps_answers;
+    "crash-in-the-middle", ALL, "a request that a crash cut off is not run again unasked, and its key does not stay in progress", crash::in_the_middle;
+    "retention", ALL, "an answer is kept for the retention, and no longer", replay::retention;
+];
+
+fn fails(expected: impl Into<String>, seen: impl Into<String>) -> NotHeld {
+    NotHeld::Fails { expected: expected.into(), seen: seen.into() }
+}
+
+/// Fails with this expectation unless it is true; the answer is what was seen.
+fn expect(holds: bool, expected: &str, answer: &Answer) -> CheckResult {
+    if holds {
+        return Ok(());
+    }
+    Err(fails(expected, seen(answer)))
+}
+
+fn seen(answer: &Answer) -> String {
+    match answer {
+        Ok(answer) => described(answer),
+        Err(error) => format!("no answer: {error}"),
+    }
+}
+
+fn has_status(answer: &Answer, status: u16) -> bool {
+    answer.as_ref().is_ok_and(|answer| answer.status.as_u16() == status)
+}
+
+/// Whether it refuses the request for the request's own fault.
+fn is_refusal(answer: &Answer) -> bool {
+    answer.as_ref().is_ok_and(|answer| answer.status.is_client_error())
+}
+
+/// Whether both are answers of the same status and the same body, byte for byte.
+fn same(first: &Answer, second: &Answer) -> bool {
+    let parts = |answer: &FullResponse| (answer.status, answer.body.clone());
+    match (first, second) {
+        (Ok(first), Ok(second)) => parts(first) == parts(second),
+        _ => false,
+    }
+}
+
+/// Counts what a check's requests executed.
+struct Executions<'a> {
+    target: &'a Target,
+    before: u64,
+}
+
+impl<'a> Executions<'a> {
+    async fn from_now(target: &'a Target) -> Result<Self, NotHeld> {
+        Ok(Self { target, before: target.executions().await? })
+    }
+
+    async fn count(&self) -> Result<u64, NotHeld> {
+        Ok(self.target.final_executions().await?.saturating_sub(self.before))
+    }
+
+    /// Fails unless there were so many since the beginning.
+    async fn expect(&self, number: u64, why: &str) -> CheckResult {
+        let ran = self.count().await?;
+        let times = |n: u64| if n == 1 { "1 execution".into() } else { format!("{n} executions") };
+        if ran == number {
+            return Ok(());
+        }
+        Err(fails(format!("{}: {why}", times(number)), times(ran)))
+    }
+}
+
+/// Sends a request twice, which must run once, and returns both answers, which must be the same.
+async fn replayed(target: &Target, order: Order) -> Result<(FullResponse, FullResponse), NotHeld> {
+    let (executions, request) = (Executions::from_now(target).await?, target.fresh(order));
+    let first = target.send(&request).await;
+    if let Some(status) = order.status {
+        expect(has_status(&first, status), &format!("status {status}, as asked"), &first)?;
+    }
+    let second = target.send(&request).await;
+    executions.expect(1, "the second request is a duplicate").await?;
+    let expected = format!("the first answer again ({})", seen(&first));
+    expect(same(&first, &second), &expected, &second)?;
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        _ => Err(fails("two answers", "none")),
+    }
+}
+
+/// Sends a request that must be refused with this status, and must not run.
+async fn refused(target: &Target, request: &OrderRequest, status: u16) -> Result<Answer, NotHeld> {
+    let executions = Executions::from_now(target).await?;
+    let answer = target.send(request).await;
+    executions.expect(0, "the request is refused").await?;
+    expect(has_status(&answer, status), &format!("status {status}"), &answer)?;
+    Ok(answer)
+}

@@ -1,0 +1,80 @@
+//! A key that comes back with something else: another body, query, path or caller.
+
+use std::time::Duration;
+
+use super::{
+    CheckResult, Executions, NotHeld, Order, Target, expect, fails, has_status, is_refusal,
+    refused, same, seen,
+};
+
+pub(super) async fn other_body(target: &Target) -> CheckResult {
+    let request = target.fresh(Order::size(100));
+    target.send(&request).await.ok();
+    let other = request.order(Order::size(101));
+    refused(target, &other, target.profile.reused_status()).await.map(drop)
+}
+
+pub(super) async fn other_body_in_flight(target: &Target) -> CheckResult {
+    let executions = Executions::from_now(target).await?;
+    let request = target.fresh(Order { size: Some(100), ..Order::slow(1500) });
+    let second = async {
+        target.counted_more_than(executions.before, Duration::from_millis(500)).await?;
+        let other = request.clone().order(Order { size: Some(101), ..Order::slow(1500) });
+        Ok::<_, NotHeld>(target.send(&other).await)
+    };
+    let (_, second) = tokio::join!(target.send(&request), second);
+    let second = second?;
+    executions.expect(1, "the second request has the first one's key").await?;
+    let status = target.profile.reused_status();
+    let is_refused = has_status(&second, status) || has_status(&second, 409);
+    expect(is_refused, &format!("status {status} or 409"), &second)
+}
+
+pub(super) async fn other_query(target: &Target) -> CheckResult {
+    let request = target.fresh(Order::size(100));
+    target.send(&request).await.ok();
+    let other = request.suffix("?hapax-check=other-query");
+    refused(target, &other, target.profile.reused_status()).await.map(drop)
+}
+
+pub(super) async fn other_path(target: &Target) -> CheckResult {
+    const OTHER: &str = "/other-path";
+    let executions = Executions::from_now(target).await?;
+    let probe = target.send(&target.fresh(Order::size(100)).suffix(OTHER)).await;
+    if executions.count().await? == 0 {
+        let why = format!("the service runs nothing at a second path ({OTHER} below the first)");
+        return Err(NotHeld::Skipped(why));
+    }
+    let request = target.fresh(Order::size(100));
+    let first = target.send(&request).await;
+    let executions = Executions::from_now(target).await?;
+    let other = target.send(&request.suffix(OTHER)).await;
+    match executions.count().await? {
+        0 if is_refusal(&other) => Ok(()),
+        0 => Err(fails(
+            "another run, or a refusal",
+            format!("the first path's answer ({})", seen(&first)),
+        )),
+        1 => expect(same(&probe, &other) || other.is_ok(), "an answer", &other),
+        ran => Err(fails("1 execution", format!("{ran} executions"))),
+    }
+}
+
+pub(super) async fn other_caller(target: &Target) -> CheckResult {
+    let Some((name, value)) = target.other_caller() else {
+        let why = "give --other-caller 'NAME: VALUE', since --header says who is asking";
+        return Err(NotHeld::Skipped(why.into()));
+    };
+    let executions = Executions::from_now(target).await?;
+    let request = target.fresh(Order::size(100));
+    target.send(&request).await.ok();
+    let other = target.send(&request.header(name, value)).await;
+    executions.expect(2, "each caller has its own keys").await?;
+    let is_success = other.as_ref().is_ok_and(|answer| answer.status.is_success());
+    expect(is_success, "an answer of its own", &other)?;
+    let is_replay = other.is_ok_and(|answer| answer.headers.contains_key("idempotent-replayed"));
+    if is_replay {
+        return Err(fails("an answer of its own", "a replay of the other caller's"));
+    }
+    Ok(())
+}

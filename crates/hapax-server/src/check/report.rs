@@ -1,0 +1,183 @@
+//! The findings of a check: as text, as JSON and as JUnit's XML.
+
+use std::fmt::Write;
+
+use anstyle::{AnsiColor, Style};
+use serde_json::{Value, json};
+
+use super::checks::Check;
+use super::profile::Profile;
+
+pub(super) enum Verdict {
+    Holds,
+    Fails { expected: String, seen: String },
+    Skipped(String),
+}
+
+pub(super) struct Finding {
+    pub(super) check: &'static Check,
+    pub(super) verdict: Verdict,
+    /// The requests of the check with their answers.
+    pub(super) exchanges: Vec<String>,
+}
+
+pub(super) struct CheckReport {
+    url: String,
+    profile: Profile,
+    pub(super) findings: Vec<Finding>,
+}
+
+const NAME_WIDTH: usize = 24;
+
+impl Finding {
+    /// One line where it holds; what was expected, what was seen and the exchange that shows it where not.
+    pub(super) fn message(&self) -> String {
+        let Check { name, promise, .. } = self.check;
+        let style = |colour: AnsiColor| colour.on_default().bold();
+        let line = |mark: &str, style: Style, text: &str| {
+            format!("{style}{mark}{style:#} {name:<NAME_WIDTH$} {text}")
+        };
+        match &self.verdict {
+            Verdict::Holds => line("✓", style(AnsiColor::Green), promise),
+            Verdict::Skipped(why) => line("-", Style::new(), &format!("not asked: {why}")),
+            Verdict::Fails { expected, seen } => {
+                let mut text = line("✗", style(AnsiColor::Red), promise);
+                let _ = write!(text, "\n    expected: {expected}\n    seen:     {seen}");
+                for exchange in &self.exchanges {
+                    let _ = write!(text, "\n      {exchange}");
+                }
+                text
+            }
+        }
+    }
+}
+
+impl CheckReport {
+    pub(super) fn new(url: String, profile: Profile) -> Self {
+        Self { url, profile, findings: Vec::new() }
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        !self.findings.iter().any(|finding| matches!(finding.verdict, Verdict::Fails { .. }))
+    }
+
+    pub(super) fn heading(&self) -> String {
+        format!("hapax check: {}, rules of {}\n", self.url, self.profile.name())
+    }
+
+    pub(super) fn summary(&self) -> String {
+        let count = |which: fn(&Verdict) -> bool| {
+            self.findings.iter().filter(|finding| which(&finding.verdict)).count()
+        };
+        format!(
+            "\n{} hold, {} do not, {} were not asked",
+            count(|verdict| matches!(verdict, Verdict::Holds)),
+            count(|verdict| matches!(verdict, Verdict::Fails { .. })),
+            count(|verdict| matches!(verdict, Verdict::Skipped(_)))
+        )
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let (mut holds, mut fails, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        for Finding { check, verdict, exchanges } in &self.findings {
+            match verdict {
+                Verdict::Holds => holds.push(json!(check.name)),
+                Verdict::Fails { expected, seen } => fails.push(json!({
+                    "name": check.name,
+                    "expected": expected,
+                    "seen": seen,
+                    "exchange": exchanges,
+                })),
+                Verdict::Skipped(why) => skipped.push(json!({"name": check.name, "why": why})),
+            }
+        }
+        let profile = self.profile.name();
+        json!({"url": self.url, "profile": profile, "holds": holds, "fails": fails, "skipped": skipped})
+    }
+
+    pub(super) fn junit(&self) -> String {
+        let fails = |finding: &&Finding| matches!(finding.verdict, Verdict::Fails { .. });
+        let skips = |finding: &&Finding| matches!(finding.verdict, Verdict::Skipped(_));
+        let mut text = format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+             <testsuite name=\"hapax check {}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
+            escaped(&self.url),
+            self.findings.len(),
+            self.findings.iter().filter(fails).count(),
+            self.findings.iter().filter(skips).count()
+        );
+        for Finding { check, verdict, exchanges } in &self.findings {
+            let _ = write!(text, "  <testcase classname=\"hapax.check\" name=\"{}\"", check.name);
+            let _ = match verdict {
+                Verdict::Holds => writeln!(text, "/>"),
+                Verdict::Skipped(why) => {
+                    writeln!(text, "><skipped message=\"{}\"/></testcase>", escaped(why))
+                }
+                Verdict::Fails { expected, seen } => writeln!(
+                    text,
+                    "><failure message=\"{}\">expected: {}\n{}</failure></testcase>",
+                    escaped(seen),
+                    escaped(expected),
+                    escaped(&exchanges.join("\n"))
+                ),
+            };
+        }
+        text.push_str("</testsuite>\n");
+        text
+    }
+}
+
+/// Text as XML has it in an attribute or between tags. Control characters have no form there.
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, letter| {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\n' => out.push('\n'),
+            letter if letter.is_control() => out.push('\u{fffd}'),
+            letter => out.push(letter),
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::checks::CHECKS;
+
+    fn report() -> CheckReport {
+        let mut report = CheckReport::new("http://a/orders".into(), Profile::Ietf);
+        let verdicts = [
+            Verdict::Holds,
+            Verdict::Fails { expected: "1 < 2".into(), seen: "\"3\" & 4\u{1}".into() },
+            Verdict::Skipped("give --restart".into()),
+        ];
+        for (check, verdict) in CHECKS.iter().zip(verdicts) {
+            let exchanges = vec!["POST /orders -> 201".to_owned()];
+            report.findings.push(Finding { check, verdict, exchanges });
+        }
+        report
+    }
+
+    #[test]
+    fn check_report_shows_the_exchange_of_a_failure() {
+        let report = report();
+        assert!(!report.holds());
+        assert_eq!(report.summary(), "\n1 hold, 1 do not, 1 were not asked");
+        let json = report.json();
+        assert_eq!(json["holds"], json!([CHECKS[0].name]));
+        assert_eq!(json["fails"][0]["expected"], "1 < 2");
+        assert_eq!(json["fails"][0]["exchange"][0], "POST /orders -> 201");
+        assert_eq!(json["skipped"][0]["why"], "give --restart");
+    }
+
+    #[test]
+    fn check_junit_report_is_well_formed() {
+        let junit = report().junit();
+        assert!(junit.contains("tests=\"3\" failures=\"1\" skipped=\"1\""), "{junit}");
+        assert!(junit.contains("message=\"&quot;3&quot; &amp; 4\u{fffd}\">expected: 1 &lt; 2\n"));
+    }
+}

@@ -1,0 +1,179 @@
+//! `hapax check`: right services, hapax's own layer and proxy, and services with planted faults.
+
+mod service;
+
+use std::process::Stdio;
+
+use futures_util::future::join_all;
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::cli_support::{hapax, run};
+use crate::proxy_support::Proxy;
+use crate::support::{has, until_true};
+use example_check_target::routes;
+use hapax_testkit::free_port;
+use service::{FAULTS, Fault, start};
+
+/// The exit code and the JSON of `hapax check`, which runs beside the service in this process.
+async fn check(url: &str, flags: &[&str]) -> (i32, Value) {
+    let mut command = Command::from(hapax());
+    command.args(["check", url, "--json"]).args(flags).stderr(Stdio::piped());
+    let output = command.output().await.expect("hapax can be run");
+    let code = output.status.code().expect("no signal ended it");
+    let json = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&output.stderr).into_owned()));
+    (code, json)
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    let name = |item: &'_ Value| item.get("name").is_some();
+    let items = list.as_array().expect("a list").iter();
+    items
+        .map(|item| if name(item) { &item["name"] } else { item })
+        .map(|name| name.as_str().expect("a name"))
+        .collect()
+}
+
+#[tokio::test]
+async fn check_finds_no_fault_in_the_layer() {
+    let (code, report) = check(&start(Fault::None).await, &[]).await;
+    assert_eq!((code, &report["fails"]), (0, &Value::Array(Vec::new())), "{report}");
+    let skipped = ["crash-keeps-answers", "crash-in-the-middle", "retention"];
+    assert_eq!(names(&report["skipped"]), skipped, "{report}");
+    // Every check that a planted fault must fail was asked here.
+    for (_, check) in FAULTS {
+        assert!(names(&report["holds"]).contains(check), "{check}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn check_finds_each_planted_fault() {
+    let found = FAULTS.iter().map(async |(fault, name)| {
+        let (code, report) = check(&start(*fault).await, &["--only", name]).await;
+        assert_eq!((code, names(&report["fails"])), (1, vec![*name]), "{fault:?}: {report}");
+        assert!(!report["fails"][0]["seen"].as_str().expect("text").is_empty(), "{report}");
+        assert!(!report["fails"][0]["exchange"].as_array().expect("a list").is_empty(), "{report}");
+    });
+    join_all(found).await;
+}
+
+/// A proxy on its own port, and the shell command that kills and restarts it.
+fn restartable_proxy(
+    upstream: &str,
+    store: &str,
+    flags: &str,
+) -> (tempfile::TempDir, String, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (port, pid) = (free_port(), folder.path().join("pid"));
+    let (binary, pid) = (env!("CARGO_BIN_EXE_hapax"), pid.display());
+    let store = store.replace("FOLDER", &folder.path().display().to_string());
+    let restart = format!(
+        "cd /; kill -9 $(cat {pid}) 2>/dev/null; \
+         {binary} proxy --listen 127.0.0.1:{port} --upstream {upstream} --store '{store}' {flags} \
+         >/dev/null 2>&1 & echo $! > {pid}"
+    );
+    (folder, format!("http://127.0.0.1:{port}"), restart)
+}
+
+/// Kills the proxy that a restart left behind.
+struct KilledAtEnd(std::path::PathBuf);
+
+impl Drop for KilledAtEnd {
+    fn drop(&mut self) {
+        let kill = format!("kill -9 $(cat {})", self.0.display());
+        let _ = std::process::Command::new("sh").args(["-c", &kill]).status();
+    }
+}
+
+/// Starts it, and asks the crash checks.
+async fn crash_checks(store: &str, flags: &str, timeout: &str) -> (i32, Value) {
+    let upstream = service::serve(routes()).await;
+    let (folder, url, restart) = restartable_proxy(&upstream, store, flags);
+    let _killed = KilledAtEnd(folder.path().join("pid"));
+    run(std::process::Command::new("sh").args(["-c", &restart])).ok();
+    until_true("the proxy answers", async || reachable(&url).await).await;
+    let only = "crash-keeps-answers,crash-in-the-middle";
+    check(&url, &["--restart", &restart, "--only", only, "--timeout", timeout]).await
+}
+
+async fn reachable(url: &str) -> bool {
+    tokio::net::TcpStream::connect(url.trim_start_matches("http://")).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_restarts_the_proxy_and_finds_no_fault() {
+    let (code, report) = crash_checks("sqlite:FOLDER/hapax.db", "--lease 2s", "60s").await;
+    assert_eq!(code, 0, "{report}");
+    assert_eq!(names(&report["holds"]), ["crash-keeps-answers", "crash-in-the-middle"], "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_finds_what_a_crash_breaks() {
+    let (forgets, wedged) = tokio::join!(
+        crash_checks("memory:", "", "60s"),
+        // With so long a lease nothing tells the killed request from a running one.
+        crash_checks("sqlite:FOLDER/hapax.db", "--lease 1h --wait 0s", "3s")
+    );
+    let both = ["crash-keeps-answers", "crash-in-the-middle"];
+    assert_eq!((forgets.0, names(&forgets.1["fails"])), (1, both.to_vec()), "{}", forgets.1);
+    assert_eq!(names(&wedged.1["fails"]), ["crash-in-the-middle"], "{}", wedged.1);
+    has(wedged.1["fails"][0]["seen"].as_str().expect("text"), &["in progress"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_knows_other_rules() {
+    let (first, second) = (start(Fault::None).await, start(Fault::None).await);
+    let (ietf, stripe) = tokio::join!(
+        check(&first, &["--profile", "ietf", "--only", "replay,other-body,key-not-ascii"]),
+        check(&second, &["--profile", "stripe", "--only", "other-body,server-error-kept,race"])
+    );
+    assert_eq!(ietf.0, 0, "{}", ietf.1);
+    assert_eq!(names(&stripe.1["fails"]), ["other-body", "server-error-kept"], "{}", stripe.1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_waits_for_the_retention() {
+    let upstream = service::serve(routes()).await;
+    let proxy = Proxy::start(&upstream, "memory:", &["--retention", "3s"]);
+    let only = ["--only", "retention"];
+    let (code, report) = check(&proxy.url(""), &[&only[..], &["--retention", "3s"]].concat()).await;
+    assert_eq!((code, names(&report["holds"])), (0, vec!["retention"]), "{report}");
+    let (code, report) =
+        check(&proxy.url(""), &[&only[..], &["--retention", "60s"]].concat()).await;
+    assert_eq!((code, names(&report["fails"])), (1, vec!["retention"]), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_exits_2_where_it_cannot_ask() {
+    let nothing = format!("http://127.0.0.1:{}", free_port());
+    let (code, message) = check(&nothing, &[]).await;
+    assert_eq!(code, 2, "{message}");
+    let url = start(Fault::None).await;
+    let (code, message) = check(&url, &["--path", "/nothing-here"]).await;
+    has(message.as_str().expect("an error"), &["/nothing-here", "asked for status 202"]);
+    assert_eq!(code, 2);
+    let (code, message) = check(&url, &["--count-path", "/orders"]).await;
+    has(message.as_str().expect("an error"), &["GET", "/orders", "405"]);
+    assert_eq!(code, 2);
+    let (code, message) = check(&url, &["--only", "nonsense"]).await;
+    has(message.as_str().expect("an error"), &["there are: replay, "]);
+    assert_eq!(code, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_prints_a_table_and_writes_junit() {
+    let (url, folder) = (start(Fault::IgnoresBody).await, tempfile::tempdir().expect("a folder"));
+    let junit = folder.path().join("check.xml");
+    let mut command = Command::from(hapax());
+    command.args(["check", &url, "--only", "replay,other-body", "--junit"]).arg(&junit);
+    let output = command.output().await.expect("hapax can be run");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    has(
+        &text,
+        &["✓ replay", "✗ other-body", "expected: status 422", "seen:", "POST /orders [idem"],
+    );
+    has(&text, &["1 hold, 1 do not, 0 were not asked"]);
+    has(&std::fs::read_to_string(junit).expect("written"), &["tests=\"2\" failures=\"1\""]);
+    assert_eq!(output.status.code(), Some(1));
+}
