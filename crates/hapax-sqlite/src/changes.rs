@@ -18,32 +18,25 @@ pub(crate) const TRIM_INTERVAL: i64 = 256;
 const MAX_READ: usize = 1000;
 
 pub(crate) const INSERT_NOTE: &str = "INSERT INTO hapax_changes (digest) VALUES (?1)";
-/// Several, from a JSON array: each statement that inserts reads and writes the table of AUTOINCREMENT, too.
-const INSERT_NOTES: &str = "INSERT INTO hapax_changes (digest) SELECT value FROM json_each(?1)";
 pub(crate) const DELETE_NOTES: &str = "DELETE FROM hapax_changes WHERE id <= ?1";
 
 /// Notes the keys with these digests in the open write transaction. Returns the first and the last
 /// number of the notes.
 pub(crate) fn note(session: Session<'_>, digests: &[u64]) -> StoreResult<Option<(i64, i64)>> {
-    let distinct: BTreeSet<i64> = digests.iter().map(|digest| digest.cast_signed()).collect();
-    let count = match distinct.len() {
-        0 => return Ok(None),
-        1 => session.execute(INSERT_NOTE, [distinct.first()])?,
-        n if n > MAX_KEYS => session.execute(INSERT_NOTE, [None::<i64>])?,
-        _ => session.execute(INSERT_NOTES, [json_array(&distinct)])?,
-    };
-    let last = session.connection.last_insert_rowid();
-    let first = last + 1 - count as i64;
-    let is_due = last / TRIM_INTERVAL > (first - 1) / TRIM_INTERVAL;
-    if is_due {
-        session.execute(DELETE_NOTES, [last - KEPT])?;
+    let distinct: BTreeSet<u64> = digests.iter().copied().collect();
+    let mut notes: Vec<_> = distinct.into_iter().map(|digest| Some(digest.cast_signed())).collect();
+    if notes.len() > MAX_KEYS {
+        notes = vec![None];
     }
-    Ok(Some((first, last)))
-}
-
-fn json_array(numbers: &BTreeSet<i64>) -> String {
-    let texts: Vec<_> = numbers.iter().map(i64::to_string).collect();
-    format!("[{}]", texts.join(","))
+    let mut range = None;
+    for digest in notes {
+        let id = session.insert(INSERT_NOTE, [digest])?;
+        range = Some((range.map_or(id, |(first, _)| first), id));
+        if id % TRIM_INTERVAL == 0 {
+            session.execute(DELETE_NOTES, [id - KEPT])?;
+        }
+    }
+    Ok(range)
 }
 
 /// How far the notes of other processes were read.

@@ -12,7 +12,6 @@ use hapax_core::{
 use rusqlite::{Row, params};
 
 use crate::SqliteStore;
-use crate::sequence::next_number;
 use crate::session::{Session, UnsignedColumns, key_columns, to_i64};
 use crate::tx::lock::{lock, try_lock};
 use crate::writer::WriteInfo;
@@ -40,8 +39,8 @@ pub(crate) const DELETE_CLAIM: &str =
 #[async_trait]
 impl Claims for SqliteStore {
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
-        // All steps below share one timeout.
-        with_timeout(self.0.config.timeout, self.claim_in_steps(key, ask)).await
+        // Both steps below share one timeout.
+        with_timeout(self.0.config.timeout, self.read_then_claim(key, ask)).await
     }
 
     async fn step(&self, key: &Key, token: &Token, kind: ClaimStep) -> StoreResult<Step> {
@@ -69,30 +68,15 @@ impl Claims for SqliteStore {
 
 impl SqliteStore {
     /// Lets a reader answer settled, busy and mismatching claims, which works even while another
-    /// process holds the write lock; everything else is decided again by the writer. Where a new key is
-    /// expected the writer is asked first, and the reader if that fails.
-    async fn claim_in_steps(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
-        let forecast = &self.0.forecast;
-        let reads_first = !forecast.expects_grant();
-        if reads_first && let Some(answer) = self.claim_of_reader(key, ask).await? {
-            forecast.note(false);
+    /// process holds the write lock; everything else is decided again by the writer.
+    async fn read_then_claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
+        let (key_, ask_) = (key.clone(), ask.clone());
+        let known = self.read(move |session| answer_without_writing(session, &key_, &ask_)).await?;
+        if let Some(answer) = known {
             return Ok(answer);
         }
-        let (key_, ask_) = (key.clone(), ask.clone());
-        let work = move |session: Session<'_>| claim(session, &key_, &ask_);
-        let answer = self.write_untimed(WriteInfo::default(), work).await;
-        forecast.note(matches!(answer, Ok(Claimed::Granted { .. })));
-        match answer {
-            // The write lock, or room on the disk, is missing: a reader needs neither.
-            Err(error) if !reads_first => self.claim_of_reader(key, ask).await?.ok_or(error),
-            answer => answer,
-        }
-    }
-
-    /// The answer, if it needs no write.
-    async fn claim_of_reader(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Option<Claimed>> {
         let (key, ask) = (key.clone(), ask.clone());
-        self.read_untimed(move |session| answer_without_writing(session, &key, &ask)).await
+        self.write(WriteInfo::default(), move |session| claim(session, &key, &ask)).await
     }
 }
 
@@ -106,7 +90,7 @@ pub(crate) fn claim(session: Session<'_>, key: &Key, ask: &ClaimRequest) -> Stor
     let row = match claim_rules::claim(read_row(session, key)?.as_ref(), ask, now) {
         ClaimDecision::Answer(answer) => return Ok(answer),
         ClaimDecision::Grant { attempt } => {
-            claim_rules::granted(ask, Fence(next_number(session)?), attempt, now)
+            claim_rules::granted(ask, Fence(session.next_sequence()?), attempt, now)
         }
         ClaimDecision::Regrant(row) => row,
     };

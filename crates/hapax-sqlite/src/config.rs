@@ -65,7 +65,7 @@ impl SqliteConfig {
         self
     }
 
-    /// How many calls are queued for the writer thread, and as many for each reader. Further calls
+    /// How many calls are queued for the writer thread, and as many for the readers. Further calls
     /// wait for room until their timeout.
     #[must_use]
     pub fn max_waiting_calls(mut self, calls: usize) -> Self {

@@ -15,7 +15,6 @@ use rustix::io::Errno;
 
 use crate::error::store_error;
 use crate::files::{OpenFiles, StoreFiles, beside};
-use crate::sequence::ReservedNumbers;
 use crate::session::{Session, SessionClock, UnsignedColumns};
 use crate::store_clock::StoreClock;
 use crate::{SqliteConfig, migrate};
@@ -26,7 +25,6 @@ pub(crate) struct FileConnection {
     open: OpenFiles,
     reusable: bool,
     clock: StoreClock,
-    reserved: ReservedNumbers,
 }
 
 impl FileConnection {
@@ -35,15 +33,9 @@ impl FileConnection {
         files.compare(&self.open)
     }
 
-    /// The write transaction that the connection has open, for a call.
+    /// The transaction that the connection has open, for a call.
     pub(crate) fn session(&self) -> Session<'_> {
-        let (clock, reserved) = (SessionClock::Store(&self.clock), Some(&self.reserved));
-        Session { connection: &self.connection, clock, reserved }
-    }
-
-    /// The numbers of the sequence that the connection has reserved.
-    pub(crate) fn reserved(&self) -> &ReservedNumbers {
-        &self.reserved
+        Session { connection: &self.connection, clock: SessionClock::Store(&self.clock) }
     }
 
     pub(crate) fn clock(&self) -> &StoreClock {
@@ -116,8 +108,7 @@ pub(crate) fn connect(files: &StoreFiles) -> StoreResult<FileConnection> {
     let reusable = can_write(&connection)?;
     connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
     let clock = StoreClock::open(&connection, config)?;
-    let reserved = ReservedNumbers::default();
-    Ok(FileConnection { connection, open: files.note_open()?, reusable, clock, reserved })
+    Ok(FileConnection { connection, open: files.note_open()?, reusable, clock })
 }
 
 /// The connection, if its files are still in place, or a new one.
@@ -153,8 +144,7 @@ fn connect_read_only(files: &StoreFiles) -> StoreResult<FileConnection> {
     connection.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
     // Without tables there are no leases to measure.
     let clock = StoreClock::open(&connection, config).unwrap_or(StoreClock::Steady);
-    let (open, reserved) = (files.note_open()?, ReservedNumbers::default());
-    Ok(FileConnection { connection, open, reusable: false, clock, reserved })
+    Ok(FileConnection { connection, open: files.note_open()?, reusable: false, clock })
 }
 
 /// A path as part of a URI.

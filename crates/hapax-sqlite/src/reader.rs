@@ -20,47 +20,21 @@ const MAX_CALLS: usize = 32;
 /// After how many steps of the engine an operator's call looks whether it was abandoned.
 const STEPS: i32 = 10_000;
 
-/// The queue of one reader thread. Each has its own: where several wait for one queue, each call wakes
-/// one thread to serve it and another one to wait in its place.
-pub(crate) struct ReaderQueue {
-    calls: mpsc::Sender<Box<dyn QueuedCall>>,
-    is_busy: Arc<AtomicBool>,
-}
+/// The queue that all reader threads take calls from.
+pub(crate) type ReadQueue = Arc<Mutex<mpsc::Receiver<Box<dyn QueuedCall>>>>;
 
-impl ReaderQueue {
-    /// The queue whose thread has the least to do.
-    pub(crate) fn least_loaded(queues: &[Self]) -> &mpsc::Sender<Box<dyn QueuedCall>> {
-        let load = |queue: &&Self| {
-            let waiting = queue.calls.max_capacity() - queue.calls.capacity();
-            waiting + usize::from(queue.is_busy.load(Ordering::Relaxed))
-        };
-        let chosen = queues.iter().min_by_key(load);
-        &chosen.expect("a store has readers").calls
-    }
-}
-
-/// A reader thread.
-pub(crate) struct ReaderThread {
-    calls: mpsc::Receiver<Box<dyn QueuedCall>>,
-    is_busy: Arc<AtomicBool>,
-}
-
-/// A queue of this length, and the thread that serves it.
-pub(crate) fn queue(length: usize) -> (ReaderQueue, ReaderThread) {
-    let ((sender, receiver), is_busy) = (mpsc::channel(length), Arc::<AtomicBool>::default());
-    let thread = ReaderThread { calls: receiver, is_busy: is_busy.clone() };
-    (ReaderQueue { calls: sender, is_busy }, thread)
-}
-
-impl ReaderThread {
-    /// Serves reads until the last store handle is dropped and the queue is empty.
-    pub(crate) fn run(mut self, files: &StoreFiles, mut connection: Option<FileConnection>) {
-        let mut calls = Vec::with_capacity(MAX_CALLS);
-        while self.calls.blocking_recv_many(&mut calls, MAX_CALLS) > 0 {
-            self.is_busy.store(true, Ordering::Relaxed);
-            connection = serve(files, connection.take(), &mut calls, open);
-            self.is_busy.store(false, Ordering::Relaxed);
+/// Serves reads until the last store handle is dropped and the queue is empty.
+pub(crate) fn run(files: &StoreFiles, queue: &ReadQueue, mut connection: Option<FileConnection>) {
+    let mut calls = Vec::with_capacity(MAX_CALLS);
+    loop {
+        let taken = queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .blocking_recv_many(&mut calls, MAX_CALLS);
+        if taken == 0 {
+            return;
         }
+        connection = serve(files, connection.take(), &mut calls, open);
     }
 }
 
@@ -138,8 +112,7 @@ fn serve(
         }
     };
     calls.retain(|call| !call.is_abandoned());
-    let session = Session { connection: &connection, clock, reserved: None };
-    calls.iter_mut().for_each(|call| call.run(session));
+    calls.iter_mut().for_each(|call| call.run(Session { connection: &connection, clock }));
     let all_succeeded = calls.iter().all(|call| call.error().is_none());
     // An open snapshot would keep the write-ahead log from being restarted.
     let ended = execute(&connection, "COMMIT", []).is_ok();

@@ -8,7 +8,6 @@ use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Timest
 use rusqlite::{Row, params};
 
 use crate::SqliteStore;
-use crate::sequence::next_number;
 use crate::session::{Session, UnsignedColumns, key_columns, to_i64};
 use crate::tx::lock::lock;
 use crate::writer::WriteInfo;
@@ -81,7 +80,7 @@ pub(crate) fn put(
     let created = current.is_none();
     let kept = current.and_then(|c| c.expires_at);
     let expires_at = ttl.map(|ttl| now.plus(ttl)).or(kept).map(|end| to_i64(end.0));
-    let version = next_number(session)?;
+    let version = session.next_sequence()?;
     let [tenant, kind, scope, name] = key_columns(key);
     session.execute(
         WRITE_RECORD,

@@ -1,7 +1,7 @@
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use async_trait::async_trait;
@@ -13,13 +13,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::changes::ChangeReader;
-use crate::checkpoint::{CHECKPOINT_PAGES, CheckpointSignal, Checkpointer, RESTART_PAGES};
+use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES};
 use crate::connect::FileConnection;
 use crate::examine::has_wal_reset_bug;
 use crate::files::StoreFiles;
-use crate::forecast::ClaimForecast;
 use crate::queued_call::{QueuedCall, run_on_thread};
-use crate::reader::{AbandonOnDrop, AbandonedFlag, ReaderQueue, RunningCall};
+use crate::reader::{AbandonOnDrop, AbandonedFlag, RunningCall};
 use crate::reserve::DiskReserve;
 use crate::session::{Session, write_probe};
 use crate::writer::{RoomNeed, WriteInfo, Writer, WriterMessage, WriterStats};
@@ -52,8 +51,7 @@ pub(crate) struct SqliteInner {
     pub(crate) hub: WakeRegistry,
     stats: Arc<WriterStats>,
     writer: mpsc::Sender<WriterMessage>,
-    readers: Vec<ReaderQueue>,
-    pub(crate) forecast: Arc<ClaimForecast>,
+    readers: mpsc::Sender<Box<dyn QueuedCall>>,
     operators: mpsc::Sender<Box<dyn QueuedCall>>,
     /// The operator's call that runs now.
     running: RunningCall,
@@ -90,10 +88,10 @@ impl SqliteStore {
         mut first: Option<FileConnection>,
     ) -> std::io::Result<Self> {
         let (writer, written) = mpsc::channel(config.max_waiting_calls);
+        let (readers, read) = mpsc::channel(config.max_waiting_calls);
         let (checkpointer, signals) = sync_channel(1);
         let (hub, stats) = (WakeRegistry::default(), Arc::<WriterStats>::default());
         let wal_pages = Arc::<AtomicUsize>::default();
-        let forecast = Arc::<ClaimForecast>::default();
 
         let thread = Writer {
             reserve: DiskReserve::new(&config),
@@ -110,16 +108,13 @@ impl SqliteStore {
             changes: ChangeReader::default(),
             refused_at: None,
             noted: Timestamp(0),
-            copy_at: CHECKPOINT_PAGES,
-            forecast: forecast.clone(),
         };
         spawn("hapax-writer", move || thread.run(written))?;
 
-        let (readers, threads): (Vec<_>, Vec<_>) =
-            (0..READERS).map(|_| reader::queue(config.max_waiting_calls)).unzip();
-        for thread in threads {
-            let (files, connection) = (files.clone(), first.take());
-            spawn("hapax-reader", move || thread.run(&files, connection))?;
+        let read = Arc::new(Mutex::new(read));
+        for _ in 0..READERS {
+            let (files, queue, connection) = (files.clone(), read.clone(), first.take());
+            spawn("hapax-reader", move || reader::run(&files, &queue, connection))?;
         }
 
         let (operators, calls) = mpsc::channel(config.max_waiting_calls);
@@ -131,17 +126,8 @@ impl SqliteStore {
         let thread = Checkpointer { files, hub: hub_, wal_pages, writer: writer_ };
         spawn("hapax-checkpoint", move || thread.run(signals))?;
 
-        let inner = SqliteInner {
-            config,
-            hub,
-            stats,
-            writer,
-            readers,
-            forecast,
-            operators,
-            running,
-            checkpointer,
-        };
+        let inner =
+            SqliteInner { config, hub, stats, writer, readers, operators, running, checkpointer };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -154,15 +140,7 @@ impl SqliteStore {
         &self,
         work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        with_timeout(self.0.config.timeout, self.read_untimed(work)).await
-    }
-
-    /// [`Self::read`] for a caller that has a timeout of its own.
-    pub(crate) async fn read_untimed<T: Send + 'static>(
-        &self,
-        work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
-    ) -> StoreResult<T> {
-        run_on_thread(ReaderQueue::least_loaded(&self.0.readers), |call| call, work).await
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.readers, |call| call, work)).await
     }
 
     /// [`Self::read`] on the operators' own thread: lists and counts may take long, and claims must not
@@ -186,17 +164,8 @@ impl SqliteStore {
         write: WriteInfo,
         work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        with_timeout(self.0.config.timeout, self.write_untimed(write, work)).await
-    }
-
-    /// [`Self::write`] for a caller that has a timeout of its own.
-    pub(crate) async fn write_untimed<T: Send + 'static>(
-        &self,
-        write: WriteInfo,
-        work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
-    ) -> StoreResult<T> {
         let message = |call| WriterMessage::Run { call, write };
-        run_on_thread(&self.0.writer, message, work).await
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.writer, message, work)).await
     }
 
     /// Registers a waiter. Commits of this process wake it at once, those of other processes when

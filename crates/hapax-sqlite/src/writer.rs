@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use hapax_core::{StoreError, StoreResult, Timestamp, WakeRegistry};
 use tokio::sync::mpsc;
@@ -14,7 +13,6 @@ use crate::connect::{FileConnection, connect, reuse_or_connect};
 use crate::error::{internal_error, store_error};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
 use crate::files::StoreFiles;
-use crate::forecast::ClaimForecast;
 use crate::migrate;
 use crate::queued_call::QueuedCall;
 use crate::reserve::{DiskReserve, no_room};
@@ -88,8 +86,6 @@ pub(crate) struct Writer {
     /// The writer itself copies the WAL, between two commits, because this SQLite can lose a commit that
     /// restarts the WAL during a checkpoint by another connection.
     pub(crate) copies_wal: bool,
-    /// The WAL length at which it is copied next.
-    pub(crate) copy_at: usize,
     /// The WAL length at which the writer restarts it.
     pub(crate) restart_at: usize,
     /// How many restarts failed in a row.
@@ -102,7 +98,6 @@ pub(crate) struct Writer {
     pub(crate) refused_at: Option<i64>,
     /// The time that was stored last, for the next boot.
     pub(crate) noted: Timestamp,
-    pub(crate) forecast: Arc<ClaimForecast>,
 }
 
 impl Writer {
@@ -156,10 +151,9 @@ impl Writer {
         let connection =
             reuse_or_connect(self.connection.take(), &files, |_| self.connect_to_write())?;
         let before = connection.total_changes();
-        let committed = match calls.is_empty() {
-            true => self.check_foreign_commits(&connection).map(|()| None),
-            false => self.transact(&connection, calls, wakes),
-        };
+        let committed = self
+            .check_foreign_commits(&connection)
+            .and_then(|()| transact(&connection, calls, wakes, &mut self.noted));
         let mut done = committed.map(|notes| self.changes.skip_own(notes));
         if done.is_ok() && connection.total_changes() > before {
             self.stats.commits.fetch_add(1, Ordering::Relaxed);
@@ -210,51 +204,7 @@ impl Writer {
         Ok(connection)
     }
 
-    fn transact(
-        &mut self,
-        connection: &FileConnection,
-        calls: &mut [BatchedCall],
-        wakes: &[u64],
-    ) -> StoreResult<NoteRange> {
-        self.begin(connection)?;
-        let before = connection.total_changes();
-        // Inside the transaction, so that no other connection commits between this check and the calls.
-        let done = self.check_foreign_commits(connection).and_then(|()| {
-            run_all(connection, calls)?;
-            let mut notes = None;
-            if connection.total_changes() > before {
-                connection.clock().note(connection, &mut self.noted)?;
-                notes = changes::note(connection.session(), wakes)?;
-            }
-            failpoint::hit(BEFORE_COMMIT);
-            // A transaction that wrote nothing costs no sync.
-            execute(connection, "COMMIT", []).map(|_| notes)
-        });
-        if done.is_err() {
-            connection.reserved().forget();
-            if !connection.is_autocommit() {
-                let _ = execute(connection, "ROLLBACK", []);
-            }
-        }
-        done
-    }
-
-    /// Takes the write lock. While another process holds it, claims ask a reader first.
-    fn begin(&self, connection: &FileConnection) -> StoreResult<()> {
-        let _ = connection.busy_timeout(Duration::ZERO);
-        let begun = execute(connection, "BEGIN IMMEDIATE", []);
-        let _ = connection.busy_timeout(self.files.config.lock_timeout());
-        if !matches!(begun, Err(StoreError::Locked { .. })) {
-            return begun.map(drop);
-        }
-        self.forecast.set_lock_wait(true);
-        let begun = execute(connection, "BEGIN IMMEDIATE", []);
-        self.forecast.set_lock_wait(false);
-        begun.map(drop)
-    }
-
-    /// Wakes the waiters of keys that another process has changed, and checks what it may have changed
-    /// for this one.
+    /// Wakes the waiters of keys that another process has changed.
     fn check_foreign_commits(&mut self, connection: &FileConnection) -> StoreResult<()> {
         let version: i64 = connection
             .prepare_cached("PRAGMA data_version")
@@ -263,7 +213,6 @@ impl Writer {
         if self.data_version == Some(version) {
             return Ok(());
         }
-        connection.reserved().forget();
         migrate::check_version(connection)?;
         self.changes.wake(connection.session(), &self.hub)?;
         let before = self.data_version.replace(version);
@@ -274,15 +223,12 @@ impl Writer {
     /// Called between two transactions. On a full disk a restarted WAL is the room that deletes need.
     fn maintain_wal(&mut self, full: bool) {
         let pages = self.wal_pages.load(Ordering::Relaxed);
-        // The WAL may have begun anew since the last copy.
-        self.copy_at = self.copy_at.min(pages + checkpoint::CHECKPOINT_PAGES);
         if (full || pages >= self.restart_at)
             && let Some(connection) = &self.connection
         {
             let timeout = self.files.config.lock_timeout();
             if checkpoint::restart_wal(connection, timeout, &self.wal_pages) {
                 (self.restart_at, self.failed_restarts) = (checkpoint::RESTART_PAGES, 0);
-                self.copy_at = checkpoint::CHECKPOINT_PAGES;
             } else {
                 // A running checkpoint is out of the way soon. A long read of another process is not:
                 // postpone, so that not every batch tries again.
@@ -291,8 +237,7 @@ impl Writer {
                     self.restart_at = pages + checkpoint::RESTART_PAGES;
                 }
             }
-        } else if pages >= self.copy_at {
-            self.copy_at = pages + checkpoint::CHECKPOINT_PAGES;
+        } else if pages >= checkpoint::CHECKPOINT_PAGES {
             match &self.connection {
                 Some(connection) if self.copies_wal => {
                     let _ = checkpoint::copy_wal(connection, &self.wal_pages);
@@ -342,7 +287,35 @@ fn take_batch(first: WriterMessage, queue: &mut mpsc::Receiver<WriterMessage>) -
     batch
 }
 
+fn transact(
+    connection: &FileConnection,
+    calls: &mut [BatchedCall],
+    wakes: &[u64],
+    noted: &mut Timestamp,
+) -> StoreResult<NoteRange> {
+    if calls.is_empty() {
+        return Ok(None);
+    }
+    execute(connection, "BEGIN IMMEDIATE", [])?;
+    let before = connection.total_changes();
+    let done = run_all(connection, calls).and_then(|()| {
+        let mut notes = None;
+        if connection.total_changes() > before {
+            connection.clock().note(connection, noted)?;
+            notes = changes::note(connection.session(), wakes)?;
+        }
+        failpoint::hit(BEFORE_COMMIT);
+        // A transaction that wrote nothing costs no sync.
+        execute(connection, "COMMIT", []).map(|_| notes)
+    });
+    if done.is_err() && !connection.is_autocommit() {
+        let _ = execute(connection, "ROLLBACK", []);
+    }
+    done
+}
+
 fn run_all(connection: &FileConnection, calls: &mut [BatchedCall]) -> StoreResult<()> {
+    migrate::check_version(connection)?;
     for (call, _) in calls {
         // The caller's timeout has passed, and the caller was answered with it.
         if call.is_abandoned() {

@@ -9,7 +9,6 @@ use hapax_core::{StoreResult, Timestamp};
 use rusqlite::params;
 
 use super::item;
-use crate::sequence::next_number;
 use crate::session::{Session, UnsignedColumns, to_i64};
 
 /// A lease ends with the item that brings it to this many bytes.
@@ -45,7 +44,7 @@ impl LeaseCall<'_> {
         if leased.is_empty() {
             return Ok(Vec::new());
         }
-        let fence = next_number(self.session)?;
+        let fence = self.session.next_sequence()?;
         self.mark_leased(fence, &leased)?;
         for (_, leased) in &mut leased {
             leased.attempt += 1;

@@ -38,8 +38,7 @@ impl Bench {
     }
 
     fn session(&self) -> Session<'_> {
-        let clock = SessionClock::Chosen(&self.clock);
-        Session { connection: &self.connection, clock, reserved: None }
+        Session { connection: &self.connection, clock: SessionClock::Chosen(&self.clock) }
     }
 
     /// Many rows by plain SQL, as any language would add them.

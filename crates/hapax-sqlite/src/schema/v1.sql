@@ -10,8 +10,7 @@
 
 -- hapax_meta: one number for each name.
 --   schema    the version of this format; a reader that knows only lower ones must not touch the file
---   sequence  no fence or record version above it was given out (a writer reserves some at once, and gives
---             those up when another connection has committed); never set back, not even when
+--   sequence  the last fence or record version that was given out; never set back, not even when
 --             everything else is deleted
 --   probe     0 or 1, changed to see whether the file takes writes; may be missing
 CREATE TABLE hapax_meta (

@@ -261,45 +261,6 @@ async fn fault_29_lists_and_counts_keep_off_the_readers_of_claims() {
     assert_eq!(threads(), BTreeSet::from(["hapax-reader".to_owned()]));
 }
 
-/// So many grants that the next claim is taken for one of a new key.
-async fn many_grants(store: &SqliteStore) {
-    for n in 0..10 {
-        ticket(store.claim(&command(&format!("new-{n}")), &ask()).await);
-    }
-}
-
-#[tokio::test]
-async fn claims_go_to_the_thread_that_likely_answers_them() {
-    let place = Place::new();
-    let clock = Arc::new(NotingClock::default());
-    let store = SqliteStore::open(place.config().clock(clock.clone())).unwrap();
-    let threads = || std::mem::take(&mut *clock.threads.lock().unwrap());
-    settled(&store, &command("done"), "paid").await;
-    many_grants(&store).await;
-    for thread in ["hapax-writer", "hapax-reader"] {
-        threads();
-        let replay = store.claim(&command("done"), &ask()).await.unwrap();
-        assert!(matches!(replay, Claimed::Settled { .. }), "{replay:?}");
-        assert_eq!(threads(), BTreeSet::from([thread.to_owned()]));
-    }
-}
-
-/// The writer, which is asked first here, cannot answer.
-#[tokio::test]
-async fn settled_claim_after_many_grants_needs_no_write_lock() {
-    let place = Place::new();
-    let store = impatient(&place);
-    settled(&store, &command("done"), "paid").await;
-    many_grants(&store).await;
-    let _other = write_lock(&place);
-    for _ in 0..2 {
-        let replay = retry_timeouts(async || store.claim(&command("done"), &ask()).await).await;
-        assert!(matches!(replay, Ok(Claimed::Settled { .. })), "{replay:?}");
-    }
-    let new = retry_timeouts(async || store.claim(&command("other"), &ask()).await).await;
-    assert!(matches!(new, Err(StoreError::Locked { .. })), "{new:?}");
-}
-
 /// Stands still in reader threads while it is held.
 #[derive(Debug, Default)]
 struct HeldInReaders {

@@ -14,6 +14,5 @@ mod outbox;
 #[cfg(target_env = "gnu")]
 mod power_cut;
 mod processes;
-mod sequence;
 mod sqlx_transactions;
 mod transactions;

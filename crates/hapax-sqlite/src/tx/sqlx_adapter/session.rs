@@ -11,8 +11,7 @@ use sqlx::{Decode, Row as _, Sqlite, Type};
 
 use crate::changes::{DELETE_NOTES, INSERT_NOTE, KEPT, TRIM_INTERVAL};
 use crate::error::{internal_error, store_error};
-use crate::sequence::{INCREMENT_SEQUENCE, READ_SEQUENCE};
-use crate::session::{key_columns, to_i64};
+use crate::session::{INCREMENT_SEQUENCE, READ_SEQUENCE, key_columns, to_i64};
 use crate::store_clock::{READ_TIME, StoreClock, StoredTime, WRITE_TIME, machine_time};
 use crate::tx::lock::TAKE_LOCK;
 
