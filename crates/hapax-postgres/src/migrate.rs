@@ -22,7 +22,6 @@ const MIGRATIONS: &[&str] = &[
         include_str!("../migrations/0005_functions.sql"),
         include_str!("../migrations/0005_interface.sql")
     ),
-    include_str!("../migrations/0006_queue.sql"),
 ];
 
 /// The schema version that this hapax reads and writes.

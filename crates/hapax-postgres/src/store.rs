@@ -12,7 +12,6 @@ use crate::connect::ConnectionPool;
 use crate::connect::session::SqlSession;
 use crate::log::append::AppendBatch;
 use crate::queue::enqueue::EnqueueBatch;
-use crate::queue::resolve::ResolveBatch;
 use crate::records::batch::{GetBatch, PutBatch};
 use crate::wake::WakeNotifier;
 use crate::{PostgresConfig, examine, row, sweep};
@@ -47,7 +46,6 @@ pub struct PostgresStore {
     pub(crate) puts: Arc<Batcher<PutBatch>>,
     pub(crate) appends: Arc<Batcher<AppendBatch>>,
     pub(crate) enqueues: Arc<Batcher<EnqueueBatch>>,
-    pub(crate) resolves: Arc<Batcher<ResolveBatch>>,
     /// Held by the one enqueue that waits for the open transaction of somebody else.
     pub(crate) locked_enqueues: Arc<Mutex<()>>,
     pub(crate) partitions: u16,
@@ -68,11 +66,10 @@ impl PostgresStore {
         Ok(Self {
             claims: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
             steps: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
-            gets: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
-            puts: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
+            gets: Arc::new(Batcher::new(pool.clone(), wakes.clone(), 1, config.max_batch)),
+            puts: Arc::new(Batcher::new(pool.clone(), wakes.clone(), 1, config.max_batch)),
             appends: Arc::new(Batcher::new(pool.clone(), wakes.clone(), workers, config.max_batch)),
             enqueues: Arc::new(Batcher::new(pool.clone(), wakes.clone(), 1, config.max_batch)),
-            resolves: Arc::new(Batcher::new(pool.clone(), wakes.clone(), 1, config.max_batch)),
             locked_enqueues: Arc::default(),
             partitions: config.partitions,
             max_connections: config.max_connections,

@@ -29,11 +29,10 @@ macro_rules! delete_expired {
 
 /// Each statement deletes at most `$1` rows, and answers how many and whether more may be left.
 /// Entries come last, because forgetting a job leaves its entries to them.
-const STATEMENTS: [&str; 6] = [
+const STATEMENTS: [&str; 5] = [
     delete_expired!("hapax_claims"),
     delete_expired!("hapax_records"),
     include_str!("sql/sweep_done.sql"),
-    include_str!("sql/sweep_done_rows.sql"),
     "SELECT forgotten AS deleted, looked_at >= $1 AS more FROM hapax_forget_jobs($1)",
     "SELECT deleted, more FROM hapax_sweep_entries($1)",
 ];

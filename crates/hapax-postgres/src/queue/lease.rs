@@ -1,4 +1,4 @@
-//! Handing out items under a lease. The SQL is the function `hapax_lease` in `migrations/0006_queue.sql`.
+//! Handing out items under a lease. The SQL is the function `hapax_lease` in `migrations/0004_sweep_and_queue.sql`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 pub(crate) mod enqueue;
 mod lease;
 mod oversee;
-pub(crate) mod resolve;
+mod resolve;
 
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ use crate::PostgresStore;
 use crate::error::StatementError;
 use crate::tx::lock::LockRetry;
 use enqueue::EnqueueCall;
-use resolve::OutcomesCall;
 
 #[async_trait]
 impl Queue for PostgresStore {
@@ -72,8 +71,12 @@ impl Queue for PostgresStore {
         token: &Token,
         outcomes: &[(ItemId, ItemOutcome)],
     ) -> StoreResult<Vec<Resolved>> {
-        let (queue, token, outcomes) = (queue.clone(), token.clone(), outcomes.to_vec());
-        self.resolves.submit(OutcomesCall { queue, token, outcomes }).await
+        let mut session = self.pool.session();
+        let resolved =
+            self.pool.run(resolve::resolve(&mut session, queue, token, outcomes)).await?;
+        // Items that waited behind these may be ready now.
+        self.wake_queue(queue);
+        Ok(resolved)
     }
 
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth> {

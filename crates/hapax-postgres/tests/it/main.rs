@@ -3,7 +3,6 @@
 mod access;
 mod conformance;
 mod consume;
-mod done_items;
 mod errors;
 mod examine;
 mod faults;

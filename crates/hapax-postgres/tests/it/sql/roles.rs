@@ -10,8 +10,7 @@ const FUNCTIONS: &str = "SELECT p.oid::regprocedure::text, p.proconfig::text, \
      has_function_privilege('hapax_app', p.oid, 'EXECUTE'), \
      (SELECT count(*) FROM aclexplode(p.proacl) a WHERE a.grantee = 0), \
      obj_description(p.oid), pg_get_userbyid(p.proowner)::text \
-     FROM pg_proc p WHERE p.prosecdef AND p.proname LIKE 'hapax%' \
-     AND p.prorettype <> 'trigger'::regtype ORDER BY 1";
+     FROM pg_proc p WHERE p.prosecdef AND p.proname LIKE 'hapax%' ORDER BY 1";
 
 #[tokio::test]
 async fn sql_role_may_call_the_functions_and_nothing_else() {
