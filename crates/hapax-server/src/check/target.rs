@@ -23,6 +23,8 @@ const MAX_RESPONSE: usize = 16 << 20;
 const KEPT_EXCHANGES: usize = 6;
 /// The count of executions is final when it stood still for so long.
 const STANDS_STILL: Duration = Duration::from_millis(150);
+/// How often the count is asked for before the check is given up.
+const COUNT_ATTEMPTS: usize = 3;
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The request body: what the service is asked to answer.
@@ -196,8 +198,19 @@ impl Target {
         built
     }
 
-    /// The number of executions as the service tells it now.
+    /// The number of executions as the service tells it now. Asked again where it fails: one lost connection
+    /// says nothing about the service.
     pub(super) async fn executions(&self) -> anyhow::Result<u64> {
+        for _ in 1..COUNT_ATTEMPTS {
+            if let Ok(count) = self.ask_executions().await {
+                return Ok(count);
+            }
+            sleep(STANDS_STILL).await;
+        }
+        self.ask_executions().await
+    }
+
+    async fn ask_executions(&self) -> anyhow::Result<u64> {
         let what = || format!("GET {}", self.count);
         let answer = self.client.call(get(self.count.clone()), self.timeout).await;
         let answer = answer.with_context(what)?;
