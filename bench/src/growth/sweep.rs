@@ -17,7 +17,7 @@ const EXPIRES_AFTER: Duration = Duration::from_secs(12);
 const AIM: f64 = 2.0;
 
 /// First runs with and without a sweep.
-pub(super) struct SweepResult {
+pub(super) struct SweepFigures {
     engine: Engine,
     without: Measurement,
     with: Measurement,
@@ -29,7 +29,7 @@ pub(super) async fn measure(
     filled: &FilledStore<'_>,
     stage: KeyStage,
     time: Duration,
-) -> anyhow::Result<SweepResult> {
+) -> anyhow::Result<SweepFigures> {
     let (server, store, work) = (filled.server, &filled.store, GrowthWork::FirstRun);
     let engine = server.engine();
     let without = measure_median(server, store, work, stage, time).await?;
@@ -38,16 +38,16 @@ pub(super) async fn measure(
     if engine == Engine::Redis {
         tokio::time::sleep(EXPIRES_AFTER).await;
         let with = measure_once(server, store, work, stage, time).await?;
-        return Ok(SweepResult { engine, without, with, swept: None });
+        return Ok(SweepFigures { engine, without, with, swept: None });
     }
     let (with, swept) = tokio::join!(
         measure_once(server, store, work, stage, time),
         hapax::sweep(&**store, u64::MAX, time),
     );
-    Ok(SweepResult { engine, without, with: with?, swept: Some(swept?.count) })
+    Ok(SweepFigures { engine, without, with: with?, swept: Some(swept?.count) })
 }
 
-impl SweepResult {
+impl SweepFigures {
     pub(super) fn table(&self, time: Duration) -> MarkdownTable {
         let mut table = MarkdownTable::default();
         let factor = self.with.p99().as_secs_f64() / self.without.p99().as_secs_f64();

@@ -17,7 +17,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use crate::client::{duration, print_line, print_note, progress_bar};
 use checks::{CHECKS, NotHeld};
 use profile::Profile;
-use report::{CheckReport, Finding, Verdict};
+use report::{CheckFinding, CheckReport, CheckVerdict};
 use target::Target;
 
 #[derive(clap::Args)]
@@ -105,16 +105,16 @@ async fn check(args: CheckArgs) -> anyhow::Result<CheckReport> {
         bar.set_message(check.name);
         target.begin_check();
         let verdict = match (check.ask)(&target).await {
-            Ok(()) => Verdict::Holds,
-            Err(NotHeld::Fails { expected, seen }) => Verdict::Fails { expected, seen },
-            Err(NotHeld::Skipped(why)) => Verdict::Skipped(why),
+            Ok(()) => CheckVerdict::Holds,
+            Err(NotHeld::Fails { expected, seen }) => CheckVerdict::Fails { expected, seen },
+            Err(NotHeld::Skipped(why)) => CheckVerdict::Skipped(why),
             Err(NotHeld::CouldNotAsk(error)) => return Err(error.context(check.name)),
         };
-        if let Verdict::Fails { .. } = verdict {
+        if let CheckVerdict::Fails { .. } = verdict {
             // Executions that nobody waits for must not be counted by the next check.
             target.final_executions().await?;
         }
-        let finding = Finding { check, verdict, exchanges: target.exchanges() };
+        let finding = CheckFinding { check, verdict, exchanges: target.exchanges() };
         if !args.json {
             bar.suspend(|| print_line(finding.message()));
         }

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use super::checks::Check;
 use super::profile::Profile;
 
-pub(super) enum Verdict {
+pub(super) enum CheckVerdict {
     Holds,
     Fails { expected: String, seen: String },
     Skipped(String),
 }
 
-pub(super) struct Finding {
+pub(super) struct CheckFinding {
     pub(super) check: &'static Check,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: CheckVerdict,
     /// The requests of the check with their answers.
     pub(super) exchanges: Vec<String>,
 }
@@ -24,12 +24,12 @@ pub(super) struct Finding {
 pub(super) struct CheckReport {
     url: String,
     profile: Profile,
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<CheckFinding>,
 }
 
 const NAME_WIDTH: usize = 24;
 
-impl Finding {
+impl CheckFinding {
     /// One line where it holds; what was expected, what was seen and the exchange that shows it where not.
     pub(super) fn message(&self) -> String {
         let Check { name, promise, .. } = self.check;
@@ -38,9 +38,9 @@ impl Finding {
             format!("{style}{mark}{style:#} {name:<NAME_WIDTH$} {text}")
         };
         match &self.verdict {
-            Verdict::Holds => line("✓", style(AnsiColor::Green), promise),
-            Verdict::Skipped(why) => line("-", Style::new(), &format!("not asked: {why}")),
-            Verdict::Fails { expected, seen } => {
+            CheckVerdict::Holds => line("✓", style(AnsiColor::Green), promise),
+            CheckVerdict::Skipped(why) => line("-", Style::new(), &format!("not asked: {why}")),
+            CheckVerdict::Fails { expected, seen } => {
                 let mut text = line("✗", style(AnsiColor::Red), promise);
                 let _ = write!(text, "\n    expected: {expected}\n    seen:     {seen}");
                 for exchange in &self.exchanges {
@@ -58,7 +58,7 @@ impl CheckReport {
     }
 
     pub(super) fn holds(&self) -> bool {
-        !self.findings.iter().any(|finding| matches!(finding.verdict, Verdict::Fails { .. }))
+        !self.findings.iter().any(|finding| matches!(finding.verdict, CheckVerdict::Fails { .. }))
     }
 
     pub(super) fn heading(&self) -> String {
@@ -66,29 +66,29 @@ impl CheckReport {
     }
 
     pub(super) fn summary(&self) -> String {
-        let count = |which: fn(&Verdict) -> bool| {
+        let count = |which: fn(&CheckVerdict) -> bool| {
             self.findings.iter().filter(|finding| which(&finding.verdict)).count()
         };
         format!(
             "\n{} hold, {} do not, {} were not asked",
-            count(|verdict| matches!(verdict, Verdict::Holds)),
-            count(|verdict| matches!(verdict, Verdict::Fails { .. })),
-            count(|verdict| matches!(verdict, Verdict::Skipped(_)))
+            count(|verdict| matches!(verdict, CheckVerdict::Holds)),
+            count(|verdict| matches!(verdict, CheckVerdict::Fails { .. })),
+            count(|verdict| matches!(verdict, CheckVerdict::Skipped(_)))
         )
     }
 
     pub(super) fn json(&self) -> Value {
         let (mut holds, mut fails, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
-        for Finding { check, verdict, exchanges } in &self.findings {
+        for CheckFinding { check, verdict, exchanges } in &self.findings {
             match verdict {
-                Verdict::Holds => holds.push(json!(check.name)),
-                Verdict::Fails { expected, seen } => fails.push(json!({
+                CheckVerdict::Holds => holds.push(json!(check.name)),
+                CheckVerdict::Fails { expected, seen } => fails.push(json!({
                     "name": check.name,
                     "expected": expected,
                     "seen": seen,
                     "exchange": exchanges,
                 })),
-                Verdict::Skipped(why) => skipped.push(json!({"name": check.name, "why": why})),
+                CheckVerdict::Skipped(why) => skipped.push(json!({"name": check.name, "why": why})),
             }
         }
         let profile = self.profile.name();
@@ -96,8 +96,8 @@ impl CheckReport {
     }
 
     pub(super) fn junit(&self) -> String {
-        let fails = |finding: &&Finding| matches!(finding.verdict, Verdict::Fails { .. });
-        let skips = |finding: &&Finding| matches!(finding.verdict, Verdict::Skipped(_));
+        let fails = |finding: &&CheckFinding| matches!(finding.verdict, CheckVerdict::Fails { .. });
+        let skips = |finding: &&CheckFinding| matches!(finding.verdict, CheckVerdict::Skipped(_));
         let mut text = format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
              <testsuite name=\"hapax check {}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
@@ -106,14 +106,14 @@ impl CheckReport {
             self.findings.iter().filter(fails).count(),
             self.findings.iter().filter(skips).count()
         );
-        for Finding { check, verdict, exchanges } in &self.findings {
+        for CheckFinding { check, verdict, exchanges } in &self.findings {
             let _ = write!(text, "  <testcase classname=\"hapax.check\" name=\"{}\"", check.name);
             let _ = match verdict {
-                Verdict::Holds => writeln!(text, "/>"),
-                Verdict::Skipped(why) => {
+                CheckVerdict::Holds => writeln!(text, "/>"),
+                CheckVerdict::Skipped(why) => {
                     writeln!(text, "><skipped message=\"{}\"/></testcase>", escaped(why))
                 }
-                Verdict::Fails { expected, seen } => writeln!(
+                CheckVerdict::Fails { expected, seen } => writeln!(
                     text,
                     "><failure message=\"{}\">expected: {}\n{}</failure></testcase>",
                     escaped(seen),
@@ -151,13 +151,13 @@ mod tests {
     fn report() -> CheckReport {
         let mut report = CheckReport::new("http://a/orders".into(), Profile::Ietf);
         let verdicts = [
-            Verdict::Holds,
-            Verdict::Fails { expected: "1 < 2".into(), seen: "\"3\" & 4\u{1}".into() },
-            Verdict::Skipped("give --restart".into()),
+            CheckVerdict::Holds,
+            CheckVerdict::Fails { expected: "1 < 2".into(), seen: "\"3\" & 4\u{1}".into() },
+            CheckVerdict::Skipped("give --restart".into()),
         ];
         for (check, verdict) in CHECKS.iter().zip(verdicts) {
             let exchanges = vec!["POST /orders -> 201".to_owned()];
-            report.findings.push(Finding { check, verdict, exchanges });
+            report.findings.push(CheckFinding { check, verdict, exchanges });
         }
         report
     }
