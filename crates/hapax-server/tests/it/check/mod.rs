@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::cli_support::{hapax, run};
+use crate::cli_support::hapax;
 use crate::proxy_support::Proxy;
-use crate::support::{has, until_true};
+use crate::support::{KillOnDrop, has, until_true};
 use example_check_target::routes;
 use hapax_testkit::free_port;
 use service::{FAULTS, Fault, start};
@@ -58,43 +58,56 @@ async fn check_finds_each_planted_fault() {
     join_all(found).await;
 }
 
-/// A proxy on its own port, and the shell command that kills and restarts it.
-fn restartable_proxy(
-    upstream: &str,
-    store: &str,
-    flags: &str,
-) -> (tempfile::TempDir, String, String) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (port, pid) = (free_port(), folder.path().join("pid"));
-    let (binary, pid) = (env!("CARGO_BIN_EXE_hapax"), pid.display());
-    let store = store.replace("FOLDER", &folder.path().display().to_string());
-    let restart = format!(
-        "cd /; kill -9 $(cat {pid}) 2>/dev/null; \
-         {binary} proxy --listen 127.0.0.1:{port} --upstream {upstream} --store '{store}' {flags} \
-         >/dev/null 2>&1 & echo $! > {pid}"
-    );
-    (folder, format!("http://127.0.0.1:{port}"), restart)
+/// A proxy that a shell starts again whenever it ends, as a supervisor does: a port that is not free yet costs
+/// one more start.
+struct SupervisedProxy {
+    folder: tempfile::TempDir,
+    url: String,
+    supervisor: Option<KillOnDrop>,
 }
 
-/// Kills the proxy that a restart left behind.
-struct KilledAtEnd(std::path::PathBuf);
+impl SupervisedProxy {
+    fn start(upstream: &str, store: &str, flags: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (binary, port) = (env!("CARGO_BIN_EXE_hapax"), free_port());
+        let place = folder.path().display().to_string();
+        let store = store.replace("FOLDER", &place);
+        let script = format!(
+            "cd /; while :; do \
+             {binary} proxy --listen 127.0.0.1:{port} --upstream {upstream} --store '{store}' {flags} \
+             >/dev/null 2>&1 & echo $! > {place}/pid.new; mv {place}/pid.new {place}/pid; wait $!; \
+             sleep 0.05; done"
+        );
+        let supervisor = std::process::Command::new("sh").args(["-c", &script]).spawn();
+        let supervisor = Some(KillOnDrop(supervisor.expect("sh can be run")));
+        Self { folder, url: format!("http://127.0.0.1:{port}"), supervisor }
+    }
 
-impl Drop for KilledAtEnd {
+    /// Kills the proxy, and waits until it is dead and the next one is started.
+    fn restart_command(&self) -> String {
+        let pid = self.folder.path().join("pid");
+        let pid = pid.display();
+        format!(
+            "old=$(cat {pid}); kill -9 $old; while [ \"$(cat {pid})\" = $old ]; do sleep 0.02; done"
+        )
+    }
+}
+
+impl Drop for SupervisedProxy {
     fn drop(&mut self) {
-        let kill = format!("kill -9 $(cat {})", self.0.display());
+        self.supervisor = None;
+        let kill = format!("kill -9 $(cat {})", self.folder.path().join("pid").display());
         let _ = std::process::Command::new("sh").args(["-c", &kill]).status();
     }
 }
 
-/// Starts it, and asks the crash checks.
+/// Starts a proxy, and asks the crash checks.
 async fn crash_checks(store: &str, flags: &str, timeout: &str) -> (i32, Value) {
     let upstream = service::serve(routes()).await;
-    let (folder, url, restart) = restartable_proxy(&upstream, store, flags);
-    let _killed = KilledAtEnd(folder.path().join("pid"));
-    run(std::process::Command::new("sh").args(["-c", &restart])).ok();
-    until_true("the proxy answers", async || reachable(&url).await).await;
-    let only = "crash-keeps-answers,crash-in-the-middle";
-    check(&url, &["--restart", &restart, "--only", only, "--timeout", timeout]).await
+    let proxy = SupervisedProxy::start(&upstream, store, flags);
+    until_true("the proxy answers", async || reachable(&proxy.url).await).await;
+    let (only, restart) = ("crash-keeps-answers,crash-in-the-middle", proxy.restart_command());
+    check(&proxy.url, &["--restart", &restart, "--only", only, "--timeout", timeout]).await
 }
 
 async fn reachable(url: &str) -> bool {
