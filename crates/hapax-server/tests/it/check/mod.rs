@@ -26,6 +26,17 @@ async fn check(url: &str, flags: &[&str]) -> (i32, Value) {
     (code, json)
 }
 
+/// Asks up to three times until something fails: on a machine that stands still, requests that should overlap may not.
+async fn until_found(ask: impl AsyncFn() -> (i32, Value)) -> (i32, Value) {
+    for _ in 0..2 {
+        let asked = ask().await;
+        if asked.0 != 0 {
+            return asked;
+        }
+    }
+    ask().await
+}
+
 fn names(list: &Value) -> Vec<&str> {
     let name = |item: &'_ Value| item.get("name").is_some();
     let items = list.as_array().expect("a list").iter();
@@ -50,7 +61,8 @@ async fn check_finds_no_fault_in_the_layer() {
 #[tokio::test]
 async fn check_finds_each_planted_fault() {
     let found = FAULTS.iter().map(async |(fault, name)| {
-        let (code, report) = check(&start(*fault).await, &["--only", name]).await;
+        let ask = async || check(&start(*fault).await, &["--only", name]).await;
+        let (code, report) = until_found(ask).await;
         assert_eq!((code, names(&report["fails"])), (1, vec![*name]), "{fault:?}: {report}");
         assert!(!report["fails"][0]["seen"].as_str().expect("text").is_empty(), "{report}");
         assert!(!report["fails"][0]["exchange"].as_array().expect("a list").is_empty(), "{report}");
@@ -124,9 +136,11 @@ async fn check_restarts_the_proxy_and_finds_no_fault() {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_finds_what_a_crash_breaks() {
     let (forgets, wedged) = tokio::join!(
-        crash_checks("memory:", "", "60s"),
+        until_found(async || crash_checks("memory:", "", "60s").await),
         // With so long a lease nothing tells the killed request from a running one.
-        crash_checks("sqlite:FOLDER/hapax.db", "--lease 1h --wait 0s", "3s")
+        until_found(async || {
+            crash_checks("sqlite:FOLDER/hapax.db", "--lease 1h --wait 0s", "3s").await
+        })
     );
     let both = ["crash-keeps-answers", "crash-in-the-middle"];
     assert_eq!((forgets.0, names(&forgets.1["fails"])), (1, both.to_vec()), "{}", forgets.1);
