@@ -102,7 +102,12 @@ pub(crate) async fn compare(args: &CompareArgs, run: &RunArgs) -> anyhow::Result
     let mut complaints = Vec::new();
     for comparison in args.chosen() {
         let Some(lines) = recorded.get(comparison.name()) else {
-            complaints.push(format!("{}: nothing is recorded", comparison.name()));
+            let nothing = format!("{}: nothing is recorded", comparison.name());
+            // A comparison that was not named is left out, until `--record` has its lines.
+            match args.comparisons.contains(&comparison) {
+                true => complaints.push(nothing),
+                false => note(nothing),
+            }
             continue;
         };
         let judgement = args.judge(comparison, run, lines).await?;
