@@ -10,7 +10,7 @@ use super::tables::{PrintedTable, printed_tables};
 /// The figures of each line, by the line's name.
 pub(super) type FigureLines = BTreeMap<String, LineFigures>;
 
-/// What is known of one line of a table.
+/// The figures of one line of a table.
 pub(super) type LineFigures = BTreeMap<RatioKind, f64>;
 
 /// A figure that means the same on a faster machine.

@@ -1,4 +1,4 @@
-//! Which lines are slower than recorded.
+//! The judgement which lines are slower than recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -30,7 +30,7 @@ const EXPIRED_FOR: Duration = Duration::from_secs(10);
 pub(super) enum FillExpiry {
     /// Within an hour, a day from now.
     Later,
-    /// They have expired, or, where the engine deletes expired keys by itself, do so after this time.
+    /// Keys that have expired, or that expire after this time where the engine deletes expired keys by itself.
     Past(Duration),
 }
 

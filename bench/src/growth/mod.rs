@@ -77,7 +77,7 @@ const fn least_share(engine: Engine) -> f64 {
     }
 }
 
-/// What was seen with one number of keys.
+/// The figures with one number of keys.
 struct SizeResult {
     keys: u64,
     bytes_per_key: u64,

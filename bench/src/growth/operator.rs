@@ -1,4 +1,4 @@
-//! What an operator looks at: each call should cost no more than its page, however many keys there are.
+//! The calls of an operator: each should cost no more than its page, however many keys there are.
 
 use std::time::{Duration, Instant};
 

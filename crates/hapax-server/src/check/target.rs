@@ -93,7 +93,7 @@ impl OrderRequest {
     }
 }
 
-/// What came back: a response, or the reason why none did.
+/// A response, or the reason why there is none.
 pub(super) type Answer = Result<FullResponse, String>;
 
 #[derive(Deserialize)]

@@ -15,7 +15,7 @@ use futures_util::{Stream, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What the response should be.
+/// The response that a request asks for.
 #[derive(Deserialize)]
 #[serde(default)]
 struct Order {

@@ -50,10 +50,11 @@ pub(super) async fn huge(target: &Target) -> CheckResult {
 pub(super) async fn streamed(target: &Target) -> CheckResult {
     let order = Order { stream: true, ..Order::size(1000) };
     let probe = target.send(&target.fresh(order)).await;
-    let is_streamed = probe.is_ok_and(|answer| {
-        answer.status.is_success() && !answer.headers.contains_key("content-length")
+    // A service that does not know `stream` ignores or refuses it. One that fails may fail because of its streams.
+    let is_unknown = probe.is_ok_and(|answer| {
+        answer.status.is_client_error() || answer.headers.contains_key("content-length")
     });
-    if !is_streamed {
+    if is_unknown {
         let why = "the service sends no answer without a length when the body asks `stream`";
         return Err(NotHeld::Skipped(why.into()));
     }

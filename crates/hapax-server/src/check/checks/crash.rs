@@ -1,4 +1,4 @@
-//! What a crash does to answers, and to a request that was running.
+//! A crash: answers outlive it, and a request that was running is not run again unasked.
 
 use std::time::Duration;
 
@@ -74,7 +74,8 @@ async fn when_decided(target: &Target, request: &OrderRequest) -> Answer {
         let answer = target.send(request).await;
         let is_final = answer.as_ref().is_ok_and(|answer| {
             let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-            let is_waiting = matches!(answer.status.as_u16(), 409 | 502 | 503 | 504);
+            let is_waiting =
+                matches!(answer.status.as_u16(), 409 | 423 | 425 | 429 | 502 | 503 | 504);
             !is_waiting || body.get("retryable") == Some(&false.into())
         });
         if is_final || Instant::now() > deadline {

@@ -1,4 +1,4 @@
-//! What counts as a key, and what does not.
+//! Keys: which are accepted, and which are refused.
 
 use super::{
     CheckResult, Executions, Order, Target, expect, fails, is_refusal, refused, same, seen,

@@ -1,4 +1,4 @@
-//! What a replay has: the same answer, its headers, a marker, an expiry.
+//! Replays: the same answer, its headers, a marker, an expiry.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};

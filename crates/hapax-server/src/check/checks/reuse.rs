@@ -40,7 +40,7 @@ pub(super) async fn other_query(target: &Target) -> CheckResult {
 pub(super) async fn other_path(target: &Target) -> CheckResult {
     const OTHER: &str = "/other-path";
     let executions = Executions::from_now(target).await?;
-    let probe = target.send(&target.fresh(Order::size(100)).suffix(OTHER)).await;
+    target.send(&target.fresh(Order::size(100)).suffix(OTHER)).await.ok();
     if executions.count().await? == 0 {
         let why = format!("the service runs nothing at a second path ({OTHER} below the first)");
         return Err(NotHeld::Skipped(why));
@@ -55,7 +55,7 @@ pub(super) async fn other_path(target: &Target) -> CheckResult {
             "another run, or a refusal",
             format!("the first path's answer ({})", seen(&first)),
         )),
-        1 => expect(same(&probe, &other) || other.is_ok(), "an answer", &other),
+        1 => expect(other.is_ok(), "an answer", &other),
         ran => Err(fails("1 execution", format!("{ran} executions"))),
     }
 }

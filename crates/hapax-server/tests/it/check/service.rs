@@ -116,7 +116,7 @@ fn config(fault: Fault, config: IdempotencyConfig) -> IdempotencyConfig {
     }
 }
 
-/// What a fault changes outside the layer: the key that it gets to see, and its answers.
+/// Faults outside the layer: they change the key that it gets to see, or its answers.
 async fn before(State(fault): State<Fault>, mut request: Request, next: Next) -> Response {
     let key = request.headers().get("idempotency-key").cloned();
     let headers = request.headers_mut();
@@ -173,7 +173,7 @@ async fn before(State(fault): State<Fault>, mut request: Request, next: Next) ->
     answer
 }
 
-/// What a fault changes inside the layer: what the handler says of its own answer.
+/// Faults inside the layer: the handler says something wrong about its own answer.
 async fn behind(State(fault): State<Fault>, request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
     let is_huge = answer.body().size_hint().exact().is_some_and(|length| length > 1 << 20);
