@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     CheckResult, Executions, NotHeld, Order, Target, expect, fails, has_status, is_refusal,
-    refused, same, seen,
+    refused, seen,
 };
 
 pub(super) async fn other_body(target: &Target) -> CheckResult {
