@@ -141,10 +141,17 @@ impl ClaimRequest {
         on_unknown: OnUnknown;
     }
 
-    /// The same request from another caller: a copy with a new random token.
+    /// Labels the owner for operators, who see the label beside the claim ([`Token::labelled`]).
+    #[must_use]
+    pub fn label(mut self, label: &str) -> Self {
+        self.token = Token::labelled(label);
+        self
+    }
+
+    /// The same request from another caller: a copy with a new random token and the same label.
     #[must_use]
     pub fn with_fresh_token(&self) -> Self {
-        Self { token: Token::random(), ..self.clone() }
+        Self { token: Token::labelled(self.token.label().unwrap_or_default()), ..self.clone() }
     }
 }
 
