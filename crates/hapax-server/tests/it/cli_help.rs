@@ -5,7 +5,7 @@ use crate::support::has;
 
 /// Each command, and after its colon its subcommands.
 const COMMANDS: &str = "
-    relay: doctor: check: migrate: bench: publish: follow: completions:
+    relay: demo: doctor: check: migrate: bench: publish: follow: completions:
     line: simulate
     lock: take renew release show list run
     record: get put patch delete
