@@ -14,6 +14,12 @@ mod histogram;
 pub mod keys;
 mod node;
 mod reader;
+mod recorder;
+mod reporter;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 
@@ -28,8 +34,33 @@ pub use reader::{
     ActivityMinute, ActivityReader, EdgeActivity, LiveCursor, LivePage, MAX_ENTRIES_READ,
     by_minute, open_streams,
 };
+pub use recorder::{Activity, ActivityRecorder, ClaimActivity, RequestActivity, StreamActivity};
+pub use reporter::{
+    ActivityReport, ActivityReporter, AlreadyReporting, NodeStatus, is_node_name, random_node_name,
+};
 
 use crate::Key;
+
+static RECORDER: OnceLock<Arc<ActivityRecorder>> = OnceLock::new();
+
+/// Makes this the recorder of the process; returns it where there is one already. [`ActivityReport::start`] does so by itself.
+pub fn install(recorder: Arc<ActivityRecorder>) -> Result<(), Arc<ActivityRecorder>> {
+    RECORDER.set(recorder)
+}
+
+/// Counts something that happened, if the process has a recorder.
+#[inline]
+pub fn record(activity: Activity<'_>) {
+    if let Some(recorder) = RECORDER.get() {
+        recorder.record(activity);
+    }
+}
+
+/// Whether the process has a recorder, for callers that would have to collect what they record.
+#[inline]
+pub fn is_recorded() -> bool {
+    RECORDER.get().is_some()
+}
 
 /// The hash of a key in entries: the first 16 hexadecimal digits of the SHA-256 of [`Key::canonical`]. Keys
 /// may identify a person.
