@@ -61,6 +61,7 @@ impl OperatorCall {
             tenant: tenant(),
             kind: KeyKind::Command,
             status,
+            scope: None,
             after,
             max_claims: 50,
         };
@@ -74,8 +75,8 @@ impl OperatorCall {
                 store.list(&page(Some(ClaimStatus::Unknown), None)).await.map(drop)
             }
             Self::CountOpen => {
-                store.count_open(KeyKind::Command).await?;
-                store.count_open(KeyKind::Lock).await.map(drop)
+                store.count_open(None, KeyKind::Command).await?;
+                store.count_open(None, KeyKind::Lock).await.map(drop)
             }
             Self::Depth => {
                 store.queues().await?;

@@ -62,14 +62,14 @@ async fn open_claims_are_counted_by_status(s: LawContext) {
     let ticket = s.granted(&failed, &ask.with_fresh_token()).await;
     s.given_back(&failed, &ticket, GiveBack::Keep).await;
     s.outlive(SHORT).await;
-    let count = s.store.count_open(KeyKind::Inbox).await.expect("the store answers");
+    let count = s.store.count_open(None, KeyKind::Inbox).await.expect("the store answers");
     // Redis cannot count.
     let Some(OpenClaims { pending, unknown, failed }) = count else { return };
     assert!(pending > 0 && unknown > 0 && failed > 0, "{count:?}");
     // Elsewhere other laws may have claims in the same store.
     if s.subject.is_private() {
         assert_eq!((pending, unknown, failed), (1, 1, 1));
-        let commands = s.store.count_open(KeyKind::Command).await.expect("the store answers");
+        let commands = s.store.count_open(None, KeyKind::Command).await.expect("the store answers");
         assert_eq!(commands, Some(OpenClaims::default()), "another kind");
     }
 }
@@ -77,7 +77,7 @@ async fn open_claims_are_counted_by_status(s: LawContext) {
 /// The keys on all pages of a list.
 async fn listed(s: &LawContext, tenant: &Tenant, status: Option<ClaimStatus>) -> HashSet<Key> {
     let (tenant, kind) = (tenant.clone(), KeyKind::Command);
-    let mut list = ClaimQuery { tenant, kind, status, after: None, max_claims: 7 };
+    let mut list = ClaimQuery { tenant, kind, status, scope: None, after: None, max_claims: 7 };
     let mut keys = HashSet::new();
     for _ in 0..100_000 {
         let page = s.store.list(&list).await.expect("the store answers");

@@ -7,8 +7,8 @@ use hapax_core::log::{
     Appended, Attached, LogEvent, LogRetention, PageRequest, PartitionTail, SeqSearch, TailPosition,
 };
 use hapax_core::queue::{
-    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
-    QueueDepth, QueueItem, QueueName, Resolved,
+    DeadLetter, DeadLetterAction, DeadQuery, DeadReason, Enqueued, ItemId, ItemOutcome,
+    LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName, QueuedItem, Resolved,
 };
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Deleted, Expect,
@@ -132,12 +132,21 @@ store_methods! {
             outcomes: &[(ItemId, ItemOutcome)]
         ) -> Vec<Resolved>;
         async fn depth(queue: &QueueName, whose: Option<&Tenant>) -> QueueDepth;
+        async fn waiting(
+            queue: &QueueName,
+            whose: Option<&Tenant>,
+            at_most: u32
+        ) -> Vec<QueuedItem>;
         async fn dead(
             queue: &QueueName,
             whose: Option<&Tenant>,
-            after: Option<ItemId>,
-            at_most: u32
+            query: &DeadQuery
         ) -> Vec<DeadLetter>;
+        async fn dead_reasons(
+            queue: &QueueName,
+            whose: Option<&Tenant>,
+            at_most: u32
+        ) -> Vec<DeadReason>;
         async fn dead_item(
             queue: &QueueName,
             whose: Option<&Tenant>,
@@ -155,7 +164,8 @@ store_methods! {
     Oversight, Rest {
         async fn list(query: &ClaimQuery) -> ClaimPage;
         async fn tenants(at_most: u32) -> Vec<Tenant>;
-        async fn count_open(kind: KeyKind) -> Option<OpenClaims>;
+        async fn count_open(whose: Option<&Tenant>, kind: KeyKind) -> Option<OpenClaims>;
+        async fn count_claims(tenant: &Tenant, at_most: u64) -> Option<u64>;
     }
     Store, Rest {
         async fn ping() -> ();

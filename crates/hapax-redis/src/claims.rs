@@ -113,8 +113,15 @@ fn view(reply: Vec<Value>) -> StoreResult<ClaimView> {
     let phase: String = fields.next()?;
     if phase == "foreign" {
         let state = ClaimState::Pending { lease_left: fields.lease_left()? };
-        let (fence, granted_ago, fingerprint, token) = (None, None, None, None);
-        return Ok(ClaimView { state, fence, attempt: 1, granted_ago, fingerprint, token });
+        return Ok(ClaimView {
+            state,
+            fence: None,
+            attempt: 1,
+            granted_ago: None,
+            retention: None,
+            fingerprint: None,
+            token: None,
+        });
     }
     let fence = Some(Fence(fields.next()?));
     let attempt = fields.next()?;
@@ -131,7 +138,8 @@ fn view(reply: Vec<Value>) -> StoreResult<ClaimView> {
     };
     let fingerprint = fields.next::<String>()?.strip_prefix('=').and_then(Fingerprint::new);
     let token = Some(Token::presented(&fields.next::<String>()?));
-    Ok(ClaimView { state, fence, attempt, granted_ago, fingerprint, token })
+    let retention = Some(fields.duration()?);
+    Ok(ClaimView { state, fence, attempt, granted_ago, retention, fingerprint, token })
 }
 
 fn duration(ms: i64) -> Duration {

@@ -5,7 +5,7 @@ use futures_util::future::try_join_all;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Claims, Key, KeyKind, OpenClaims,
-    Oversight, StoreError, StoreResult, Tenant,
+    Oversight, StoreError, StoreResult, Tenant, Token,
 };
 use redis::Cmd;
 
@@ -25,9 +25,11 @@ impl Oversight for RedisStore {
         });
         let Some(master) = masters.get(at) else { return Ok(ClaimPage::default()) };
         let (tenant, kind) = (escape_pattern(list.tenant.as_str()), list.kind.as_str());
+        let scope =
+            list.scope.as_deref().map_or_else(String::new, |scope| escape_pattern(scope) + ":");
         let mut scan = Cmd::new();
         scan.arg("SCAN").arg(cursor).arg("MATCH");
-        scan.arg(format!("{}:{{{tenant}*:{kind}:*}}", self.names.prefix));
+        scan.arg(format!("{}:{{{tenant}*:{kind}:{scope}*}}", self.names.prefix));
         scan.arg("COUNT").arg(list.max_claims.max(1));
         let (cursor, names): (String, Vec<String>) =
             read(self.client.send_to(master, &scan).await?)?;
@@ -57,7 +59,11 @@ impl Oversight for RedisStore {
         Ok(tenants)
     }
 
-    async fn count_open(&self, _: KeyKind) -> StoreResult<Option<OpenClaims>> {
+    async fn count_open(&self, _: Option<&Tenant>, _: KeyKind) -> StoreResult<Option<OpenClaims>> {
+        Ok(None)
+    }
+
+    async fn count_claims(&self, _: &Tenant, _: u64) -> StoreResult<Option<u64>> {
         Ok(None)
     }
 }
@@ -104,20 +110,21 @@ impl RedisStore {
 }
 
 fn listed(key: Key, view: ClaimView) -> Option<ClaimSummary> {
-    let (standing, expires_in) = match view.state {
+    let (status, expires_in) = match view.state {
         ClaimState::Pending { lease_left } => (ClaimStatus::Pending, lease_left),
         ClaimState::Unknown { expires_in, .. } => (ClaimStatus::Unknown, expires_in),
         ClaimState::Settled { expires_in, .. } => (ClaimStatus::Settled, expires_in),
         ClaimState::Failed { expires_in } => (ClaimStatus::Failed, expires_in),
     };
     let (fence, attempt, granted_ago) = (view.fence?, view.attempt, view.granted_ago?);
-    Some(ClaimSummary { key, status: standing, fence, attempt, granted_ago, expires_in })
+    let label = view.token.as_ref().and_then(Token::label).map(Into::into);
+    Some(ClaimSummary { key, status, fence, attempt, granted_ago, expires_in, label })
 }
 
-/// A tenant as it is written in keys, with the wildcards of a `MATCH` pattern escaped.
-fn escape_pattern(tenant: &str) -> String {
+/// A tenant or a scope as it is written in keys, with the wildcards of a `MATCH` pattern escaped.
+fn escape_pattern(field: &str) -> String {
     let mut pattern = String::new();
-    for c in tenant.chars() {
+    for c in field.chars() {
         match c {
             '*' | '?' | '[' | ']' | '\\' | '^' => pattern.extend(['\\', c]),
             '%' => pattern.push_str("%25"),

@@ -82,9 +82,11 @@ scripts! {
     ENQUEUE = "time.lua" "late.lua" "marker.lua" "queue.lua" "enqueue.lua";
     LEASE = "time.lua" "late.lua" "queue.lua" "lease.lua";
     RENEW = "time.lua" "queue.lua" "renew.lua";
-    RESOLVE = "time.lua" "queue.lua" "resolve.lua";
+    RESOLVE = "time.lua" "queue.lua" "newest_reason.lua" "resolve.lua";
     DEPTH = "time.lua" "queue.lua" "depth.lua";
-    LIST_DEAD = "time.lua" "queue.lua" "list_dead.lua";
+    WAITING = "time.lua" "queue.lua" "newest_reason.lua" "topic.lua" "waiting.lua";
+    LIST_DEAD = "time.lua" "queue.lua" "newest_reason.lua" "topic.lua" "list_dead.lua";
+    DEAD_REASONS = "time.lua" "queue.lua" "newest_reason.lua" "dead_reasons.lua";
     DEAD_ITEM = "time.lua" "queue.lua" "dead_item.lua";
     RESOLVE_DEAD = "time.lua" "late.lua" "marker.lua" "queue.lua" "resolve_dead.lua";
 }

@@ -15,32 +15,56 @@ use crate::session::{Session, UnsignedColumns, to_i64};
 /// How many tenants one page looks at: those without a claim of the kind cost time, too.
 const MAX_TENANTS: usize = 1000;
 
-/// The claims of one tenant, after a scope and name. Values are left out, because they may be large.
-const CLAIMS: &str = "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, \
-                             retention, expires_at, x'', scope, name \
-                      FROM hapax_claims \
-                      WHERE tenant = ?1 AND kind = ?2 AND (scope, name) > (?3, ?4) \
-                      ORDER BY scope, name LIMIT ?5";
+/// The claims of one tenant, from this source and after this place. Values are left out, because they may be
+/// large.
+macro_rules! claims_of {
+    ($from:literal, $after:literal) => {
+        concat!(
+            "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, expires_at, \
+                    x'', scope, name FROM ",
+            $from,
+            " tenant = ?1 AND kind = ?2 AND ",
+            $after,
+            " ORDER BY scope, name LIMIT ?5"
+        )
+    };
+}
+
+const CLAIMS: &str = claims_of!("hapax_claims WHERE", "(scope, name) > (?3, ?4)");
+
+const CLAIMS_OF_SCOPE: &str = claims_of!("hapax_claims WHERE", "scope = ?3 AND name > ?4");
+
+/// As [`CLAIMS`], without the settled ones.
+const OPEN_CLAIMS: &str = claims_of!(
+    "hapax_claims INDEXED BY hapax_claims_open WHERE phase <> 1 AND",
+    "(scope, name) > (?3, ?4)"
+);
+
+/// As [`CLAIMS_OF_SCOPE`], without the settled ones.
+const OPEN_CLAIMS_OF_SCOPE: &str = claims_of!(
+    "hapax_claims INDEXED BY hapax_claims_open WHERE phase <> 1 AND",
+    "scope = ?3 AND name > ?4"
+);
 
 /// The next tenant with any claim.
 const NEXT_TENANT: &str =
     "SELECT tenant FROM hapax_claims WHERE tenant > ?1 AND tenant < ?2 ORDER BY tenant LIMIT 1";
-
-/// As [`CLAIMS`], without the settled ones.
-const OPEN_CLAIMS: &str = "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, \
-                                  retention, expires_at, x'', scope, name \
-                           FROM hapax_claims INDEXED BY hapax_claims_open \
-                           WHERE phase <> 1 AND tenant = ?1 AND kind = ?2 AND (scope, name) > (?3, ?4) \
-                           ORDER BY scope, name LIMIT ?5";
 
 /// The next tenant with an open claim of a kind.
 const NEXT_OPEN_TENANT: &str = "SELECT tenant FROM hapax_claims INDEXED BY hapax_claims_open \
                                 WHERE phase <> 1 AND kind = ?3 AND tenant > ?1 AND tenant < ?2 \
                                 ORDER BY tenant LIMIT 1";
 
+/// The open claims of a range of tenants.
 const COUNT_OPEN: &str = "SELECT phase = 2, lease_end > ?2, count(*) \
                           FROM hapax_claims INDEXED BY hapax_claims_open \
-                          WHERE phase <> 1 AND kind = ?1 AND expires_at > ?2 GROUP BY 1, 2";
+                          WHERE phase <> 1 AND kind = ?1 AND tenant >= ?3 AND tenant < ?4 \
+                            AND expires_at > ?2 GROUP BY 1, 2";
+
+/// The claims of a range of tenants, counted in the primary key alone.
+const COUNT_CLAIMS: &str = "SELECT count(*) FROM ( \
+                                SELECT 1 FROM hapax_claims \
+                                WHERE tenant >= ?1 AND tenant < ?2 LIMIT ?3)";
 
 #[async_trait]
 impl Oversight for SqliteStore {
@@ -53,8 +77,20 @@ impl Oversight for SqliteStore {
         self.read_as_operator(move |session| tenants(session, at_most)).await
     }
 
-    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>> {
-        self.read_as_operator(move |session| count_open(session, kind)).await.map(Some)
+    async fn count_open(
+        &self,
+        whose: Option<&Tenant>,
+        kind: KeyKind,
+    ) -> StoreResult<Option<OpenClaims>> {
+        let whose = whose.cloned();
+        let count = move |session: Session<'_>| count_open(session, whose.as_ref(), kind);
+        self.read_as_operator(count).await.map(Some)
+    }
+
+    async fn count_claims(&self, tenant: &Tenant, at_most: u64) -> StoreResult<Option<u64>> {
+        let tenant = tenant.clone();
+        let count = move |session: Session<'_>| count_claims(session, &tenant, at_most);
+        self.read_as_operator(count).await.map(Some)
     }
 }
 
@@ -95,17 +131,41 @@ fn tenants(session: Session<'_>, at_most: u32) -> StoreResult<Vec<Tenant>> {
     Ok(tenants)
 }
 
-fn count_open(session: Session<'_>, kind: KeyKind) -> StoreResult<OpenClaims> {
+/// The ranges of names that are a tenant and its scopes: a scope is the name, `/` and more, and `0` follows `/`. A
+/// space is less than any character of a name.
+fn tenant_ranges(tenant: &Tenant) -> [[String; 2]; 2] {
+    let name = tenant.as_str();
+    [[name.to_owned(), format!("{name} ")], [format!("{name}/"), format!("{name}0")]]
+}
+
+fn count_open(
+    session: Session<'_>,
+    tenant: Option<&Tenant>,
+    kind: KeyKind,
+) -> StoreResult<OpenClaims> {
     let now = to_i64(session.now()?.0);
-    let counts: Vec<(bool, bool, u64)> =
-        session.all(COUNT_OPEN, params![kind.as_str(), now], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.unsigned(2)?))
-        })?;
+    // Names are printable ASCII.
+    let all = || vec![[String::new(), "\u{7f}".to_owned()]];
     let mut open = OpenClaims::default();
-    for (failed, alive, count) in counts {
-        open.add(open_status(failed, alive), count);
+    for [from, to] in tenant.map_or_else(all, |tenant| tenant_ranges(tenant).into()) {
+        let counts: Vec<(bool, bool, u64)> =
+            session.all(COUNT_OPEN, params![kind.as_str(), now, from, to], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.unsigned(2)?))
+            })?;
+        for (failed, alive, count) in counts {
+            open.add(open_status(failed, alive), count);
+        }
     }
     Ok(open)
+}
+
+fn count_claims(session: Session<'_>, tenant: &Tenant, at_most: u64) -> StoreResult<u64> {
+    let mut claims = 0;
+    for [from, to] in tenant_ranges(tenant) {
+        let left = to_i64(at_most - claims);
+        claims += session.one(COUNT_CLAIMS, params![from, to, left], |row| row.unsigned(0))?;
+    }
+    Ok(claims)
 }
 
 fn open_status(failed: bool, alive: bool) -> ClaimStatus {
@@ -120,12 +180,16 @@ fn list_claims(session: Session<'_>, list: &ClaimQuery) -> StoreResult<ClaimPage
     let now = session.now()?;
     let (mine, kind) = (list.tenant.as_str(), list.kind.as_str());
     let after = list.after.as_deref().and_then(Key::from_canonical);
-    let start = |tenant: &str| Key::stored(tenant, kind, "", "");
+    let scope = list.scope.as_deref().unwrap_or_default();
+    let start = |tenant: &str| Key::stored(tenant, kind, scope, "");
     let Some(mut at) = after.or_else(|| start(mine)) else { return Ok(ClaimPage::default()) };
     let (mut page, mut left) = (ClaimPage::default(), list.max_claims);
-    let (claims, next_tenant) = match list.status {
-        None | Some(ClaimStatus::Settled) => (CLAIMS, NEXT_TENANT),
-        Some(_) => (OPEN_CLAIMS, NEXT_OPEN_TENANT),
+    let open_only = list.status.is_some_and(|status| status != ClaimStatus::Settled);
+    let claims = match (open_only, &list.scope) {
+        (false, None) => CLAIMS,
+        (false, Some(_)) => CLAIMS_OF_SCOPE,
+        (true, None) => OPEN_CLAIMS,
+        (true, Some(_)) => OPEN_CLAIMS_OF_SCOPE,
     };
     for _ in 0..MAX_TENANTS {
         let rows: Vec<_> = session.all(
@@ -154,9 +218,9 @@ fn list_claims(session: Session<'_>, list: &ClaimQuery) -> StoreResult<ClaimPage
         let last = at.tenant().as_str().max(&scopes);
         let end = format!("{mine}0");
         // The third parameter is in one of the two texts.
-        let params: &[&dyn ToSql] = match claims {
-            OPEN_CLAIMS => &[&last, &end, &kind],
-            _ => &[&last, &end],
+        let (next_tenant, params): (_, &[&dyn ToSql]) = match open_only {
+            true => (NEXT_OPEN_TENANT, &[&last, &end, &kind]),
+            false => (NEXT_TENANT, &[&last, &end]),
         };
         let next = session.first(next_tenant, params, |row| row.get::<_, String>(0))?;
         let Some(next) = next.and_then(|tenant| start(&tenant)) else { return Ok(page) };
@@ -193,7 +257,13 @@ mod tests {
     fn fault_29_lists_read_along_the_primary_key() {
         for (sql, expected) in [
             (CLAIMS, "(tenant=? AND kind=? AND (scope,name)>(?,?))"),
+            (CLAIMS_OF_SCOPE, "(tenant=? AND kind=? AND scope=? AND name>?)"),
             (NEXT_TENANT, "(tenant>? AND"),
+            (COUNT_OPEN, "hapax_claims_open (kind=? AND tenant>? AND tenant<?)"),
+            (
+                OPEN_CLAIMS_OF_SCOPE,
+                "hapax_claims_open (kind=? AND tenant=? AND scope=? AND name>?)",
+            ),
             (OPEN_CLAIMS, "hapax_claims_open (kind=? AND tenant=? AND (scope,name)>(?,?))"),
             (NEXT_OPEN_TENANT, "hapax_claims_open (kind=? AND tenant>? AND"),
         ] {

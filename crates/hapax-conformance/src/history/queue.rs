@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::queue::{
-    Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName, Resolved,
+    DeadQuery, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName,
+    Resolved,
 };
 use hapax_core::{Fence, Token};
 use proptest::prelude::*;
@@ -446,7 +447,8 @@ impl QueueModel {
         let dead = count(|phase| matches!(phase, Phase::Dead { .. }));
         expect_equal!((depth.waiting, depth.in_flight, depth.dead), (waiting, in_flight, dead));
         expect_equal!(depth.oldest_age.is_some(), waiting + in_flight > 0);
-        let dead_items = store.dead(&self.queue, None, None, 100).await.map_err(failed)?;
+        let dead_items =
+            store.dead(&self.queue, None, &DeadQuery::new(100)).await.map_err(failed)?;
         let dead_items: Vec<_> =
             dead_items.into_iter().map(|dead| (dead.id, dead.attempts, dead.key)).collect();
         let mut expected: Vec<(ItemId, u32, Option<Arc<str>>)> = Vec::new();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueItem};
+use hapax_core::queue::{DeadLetter, DeadQuery, ItemId, QueueDepth, QueueItem};
 
 use super::{ALL, TestQueue, ack, bury, retry, sorted};
 use crate::context::{LONG, SHORT};
@@ -32,7 +32,8 @@ async fn dead(
     after: Option<ItemId>,
     n: u32,
 ) -> Vec<DeadLetter> {
-    queue.context.store.dead(&queue.name, whose, after, n).await.expect("the store answers")
+    let query = DeadQuery::new(n).after(after);
+    queue.context.store.dead(&queue.name, whose, &query).await.expect("the store answers")
 }
 
 async fn dead_item_is_read_with_its_payload(queue: TestQueue) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::Tenant;
-use hapax_core::queue::{Enqueued, ItemId, QueueItem, QueueName};
+use hapax_core::queue::{DeadQuery, Enqueued, ItemId, QueueItem, QueueName};
 
 use super::{ALL, TestQueue, ack, bury, sorted};
 use crate::context::{LONG, SHORT, concurrently, expect_woken};
@@ -69,7 +69,7 @@ async fn empty_queue_leases_nothing(queue: TestQueue) {
     assert!(queue.lease(ALL).await.items.is_empty());
     let depth = queue.context.store.depth(&queue.name, None).await.unwrap();
     assert_eq!(depth, hapax_core::queue::QueueDepth::default());
-    assert_eq!(queue.context.store.dead(&queue.name, None, None, 10).await.unwrap(), []);
+    assert_eq!(queue.context.store.dead(&queue.name, None, &DeadQuery::new(10)).await.unwrap(), []);
 }
 
 async fn is_known(queue: &TestQueue, item: &QueueItem) {

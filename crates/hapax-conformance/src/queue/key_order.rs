@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::queue::QueueItem;
+use hapax_core::queue::{DeadQuery, QueueItem};
 
 use super::{ALL, TestQueue, ack, bury, retry, retry_without_key, sorted, uncounted_retry};
 use crate::context::{LONG, SHORT};
@@ -263,7 +263,7 @@ async fn item_that_left_its_key_blocks_nothing_when_dead(queue: TestQueue) {
     queue.done(&batch, second, ack(LONG)).await;
     let [third] = queue.keyed(["k"]).await;
     assert_eq!(queue.lease(ALL).await.ids(), [third]);
-    let dead = queue.context.store.dead(&queue.name, None, None, 10).await.unwrap();
+    let dead = queue.context.store.dead(&queue.name, None, &DeadQuery::new(10)).await.unwrap();
     assert_eq!((dead.len(), dead[0].key.as_deref()), (1, None));
     assert!(queue.context.store.requeue(&queue.name, None, first).await.unwrap());
     assert_eq!(queue.lease(ALL).await.ids(), [first]);

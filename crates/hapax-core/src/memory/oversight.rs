@@ -3,8 +3,9 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 
 use super::MemoryStore;
+use crate::primitives::oversight::includes;
 use crate::{
-    ClaimPage, ClaimQuery, KeyKind, OpenClaims, Oversight, StoreResult, Tenant, claim_rules,
+    ClaimPage, ClaimQuery, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant, claim_rules,
 };
 
 #[async_trait]
@@ -39,14 +40,27 @@ impl Oversight for MemoryStore {
         Ok(tenants)
     }
 
-    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>> {
+    async fn count_open(
+        &self,
+        whose: Option<&Tenant>,
+        kind: KeyKind,
+    ) -> StoreResult<Option<OpenClaims>> {
         let (tables, now) = (self.tables(), self.clock.now());
         let mut open = OpenClaims::default();
-        for (key, row) in tables.claims.iter().filter(|(key, _)| key.kind() == kind) {
+        let counts = |key: &Key| {
+            key.kind() == kind && whose.is_none_or(|tenant| includes(tenant, key.tenant()))
+        };
+        for (key, row) in tables.claims.iter().filter(|(key, _)| counts(key)) {
             if let Some(listed) = claim_rules::listed(key.clone(), row, now) {
                 open.add(listed.status, 1);
             }
         }
         Ok(Some(open))
+    }
+
+    async fn count_claims(&self, tenant: &Tenant, at_most: u64) -> StoreResult<Option<u64>> {
+        let tables = self.tables();
+        let claims = tables.claims.keys().filter(|key| includes(tenant, key.tenant())).count();
+        Ok(Some(at_most.min(claims as u64)))
     }
 }

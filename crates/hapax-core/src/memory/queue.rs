@@ -1,13 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::{MemoryStore, Tables};
 use crate::queue::{
-    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
-    QueueDepth, QueueItem, QueueName, Resolved,
+    DeadLetter, DeadLetterAction, DeadQuery, DeadReason, Enqueued, ItemId, ItemOutcome,
+    LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName, QueuedItem, ReasonCounts, Resolved,
+    reasons,
 };
 use crate::{Fence, Queue, StoreResult, Tenant, Timestamp, Token, Watch};
 
@@ -27,6 +27,8 @@ struct Row {
     enqueued_at: Timestamp,
     due_at: Timestamp,
     attempts: u32,
+    /// The reasons of its failures, as `queue::reasons` writes them.
+    reasons: Option<String>,
     phase: Phase,
 }
 
@@ -34,7 +36,7 @@ struct Row {
 enum Phase {
     Waiting,
     InFlight { token: Token, fence: Fence, until: Timestamp },
-    Dead { reason: Arc<str>, blocks: bool, at: Timestamp },
+    Dead { blocks: bool, at: Timestamp },
 }
 
 /// An acknowledged item, remembered so that duplicates and repeated acks are recognised.
@@ -51,6 +53,7 @@ impl Row {
             enqueued_at: now,
             due_at: now.plus(item.delay),
             attempts: 0,
+            reasons: None,
             phase: Phase::Waiting,
         }
     }
@@ -89,6 +92,32 @@ impl Row {
     fn leased(&self, fence: Fence, now: Timestamp) -> LeasedItem {
         let age = now.since(self.enqueued_at);
         LeasedItem { item: self.item.clone(), attempt: self.attempts, fence, age }
+    }
+
+    fn queued(&self, now: Timestamp) -> QueuedItem {
+        QueuedItem {
+            id: self.item.id,
+            topic: self.item.topic.clone(),
+            key: self.item.key.clone(),
+            attempts: self.attempts,
+            age: now.since(self.enqueued_at),
+            in_flight: self.is_in_flight(now),
+            reason: self.reasons.as_deref().map(|stored| reasons::newest(stored).into()),
+        }
+    }
+
+    fn letter(&self) -> Option<DeadLetter> {
+        let Phase::Dead { at, .. } = self.phase else { return None };
+        let stored = self.reasons.as_deref().unwrap_or_default();
+        Some(DeadLetter {
+            id: self.item.id,
+            topic: self.item.topic.clone(),
+            key: self.item.key.clone(),
+            attempts: self.attempts,
+            reason: reasons::newest(stored).into(),
+            errors: reasons::oldest_first(stored),
+            at,
+        })
     }
 }
 
@@ -201,16 +230,18 @@ impl Items {
                 self.remove(id);
                 self.done.insert(id, Done { token: asker.clone(), until: now.plus(*retention) });
             }
-            ItemOutcome::Retry { after, counts, keeps_place, .. } => {
+            ItemOutcome::Retry { after, counts, reason, keeps_place } => {
                 if !keeps_place {
                     row.item.key = None;
                 }
+                row.reasons = reasons::add(row.reasons.as_deref(), reason, *counts);
                 row.attempts -= u32::from(!counts);
                 row.due_at = now.plus(*after);
                 row.phase = Phase::Waiting;
             }
             ItemOutcome::Bury { reason, blocks } => {
-                row.phase = Phase::Dead { reason: reason.clone(), blocks: *blocks, at: now };
+                row.reasons = reasons::add(row.reasons.as_deref(), reason, true);
+                row.phase = Phase::Dead { blocks: *blocks, at: now };
             }
         }
         self.let_go(asker, place);
@@ -232,18 +263,29 @@ impl Items {
         depth
     }
 
-    fn dead(&self, whose: Option<&Tenant>, after: Option<ItemId>, at_most: u32) -> Vec<DeadLetter> {
-        let letter = |row: &Row| {
-            let Phase::Dead { reason, at, .. } = &row.phase else { return None };
-            let (topic, key) = (row.item.topic.clone(), row.item.key.clone());
-            let (id, attempts, reason) = (row.item.id, row.attempts, reason.clone());
-            Some(DeadLetter { id, topic, key, attempts, reason, at: *at })
+    fn waiting(&self, whose: Option<&Tenant>, at_most: u32, now: Timestamp) -> Vec<QueuedItem> {
+        let rows = self.rows.values().filter(|row| row.is_of(whose) && !row.is_dead());
+        rows.take(at_most as usize).map(|row| row.queued(now)).collect()
+    }
+
+    fn dead(&self, whose: Option<&Tenant>, query: &DeadQuery) -> Vec<DeadLetter> {
+        let is_asked_for = |letter: &DeadLetter| {
+            Some(letter.id) > query.after
+                && query.reason.as_ref().is_none_or(|reason| *reason == letter.reason)
         };
-        let rows = self.rows.values().filter(|row| row.is_of(whose) && Some(row.item.id) > after);
-        let mut dead: Vec<_> = rows.filter_map(letter).collect();
+        let rows = self.rows.values().filter(|row| row.is_of(whose));
+        let mut dead: Vec<_> = rows.filter_map(Row::letter).filter(is_asked_for).collect();
         dead.sort_by_key(|letter| letter.id);
-        dead.truncate(at_most as usize);
+        dead.truncate(query.at_most as usize);
         dead
+    }
+
+    fn dead_reasons(&self, whose: Option<&Tenant>, at_most: u32) -> Vec<DeadReason> {
+        let mut counts = ReasonCounts::default();
+        for letter in self.rows.values().filter(|row| row.is_of(whose)).filter_map(Row::letter) {
+            counts.add(&letter.reason, 1, [letter.at; 2]);
+        }
+        counts.most_frequent(at_most)
     }
 
     fn row(&mut self, id: ItemId) -> Option<&mut Row> {
@@ -326,14 +368,32 @@ impl Queue for MemoryStore {
         Ok(self.tables().items(queue).depth(whose, now))
     }
 
+    async fn waiting(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<QueuedItem>> {
+        let now = self.clock.now();
+        Ok(self.tables().items(queue).waiting(whose, at_most, now))
+    }
+
     async fn dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
-        after: Option<ItemId>,
-        at_most: u32,
+        query: &DeadQuery,
     ) -> StoreResult<Vec<DeadLetter>> {
-        Ok(self.tables().items(queue).dead(whose, after, at_most))
+        Ok(self.tables().items(queue).dead(whose, query))
+    }
+
+    async fn dead_reasons(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<DeadReason>> {
+        Ok(self.tables().items(queue).dead_reasons(whose, at_most))
     }
 
     async fn dead_item(
@@ -369,6 +429,7 @@ impl Queue for MemoryStore {
             match (letter, action) {
                 (Some(row), DeadLetterAction::Requeue) => {
                     (row.phase, row.attempts, row.due_at) = (Phase::Waiting, 0, now);
+                    row.reasons = None;
                 }
                 (Some(_), DeadLetterAction::Discard) => items.remove(id),
                 (None, _) => {}

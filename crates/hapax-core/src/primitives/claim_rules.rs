@@ -204,6 +204,7 @@ pub fn look(row: Option<&ClaimRow>, now: Timestamp) -> Option<ClaimView> {
         fence: Some(row.fence),
         attempt: row.attempt,
         granted_ago: Some(now.since(row.granted_at)),
+        retention: Some(row.retention),
         fingerprint: row.fingerprint.clone(),
         token: Some(row.token.clone()),
     })
@@ -225,6 +226,7 @@ pub fn listed(key: Key, row: &ClaimRow, now: Timestamp) -> Option<ClaimSummary> 
         attempt: row.attempt,
         granted_ago: now.since(row.granted_at),
         expires_in: row.expires_at.since(now),
+        label: row.token.label().map(Into::into),
     })
 }
 

@@ -292,6 +292,9 @@ pub struct ClaimView {
     pub attempt: u32,
     /// How long ago the last grant was; `None` if a foreign program holds the lock.
     pub granted_ago: Option<Duration>,
+    /// How long a settled, failed or unknown claim is remembered. A claim that expires in less was settled, or
+    /// failed, so long ago. `None` if a foreign program holds the lock.
+    pub retention: Option<Duration>,
     /// The fingerprint of the request.
     pub fingerprint: Option<Fingerprint>,
     /// The owner's token, with which an operator can settle or release the claim. No edge ever

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,9 +22,18 @@ pub trait Oversight: Send + Sync {
     /// without reading all of them.
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>>;
 
-    /// Counts the claims of a kind that are not settled, over all tenants. `None` where a store could tell
-    /// only by a scan of everything (Redis).
-    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>>;
+    /// Counts the claims of a kind that are not settled, of one tenant and its scopes or of all tenants. `None`
+    /// where a store could tell only by a scan of everything (Redis).
+    async fn count_open(
+        &self,
+        whose: Option<&Tenant>,
+        kind: KeyKind,
+    ) -> StoreResult<Option<OpenClaims>>;
+
+    /// Counts the claims of a tenant and its scopes, of all kinds, up to `at_most`: that number means that there
+    /// are as many or more. Claims that have expired and are not swept yet may be counted. `None` where a store
+    /// could tell only by a scan of everything (Redis).
+    async fn count_claims(&self, tenant: &Tenant, at_most: u64) -> StoreResult<Option<u64>>;
 }
 
 /// How many claims of a kind are not settled.
@@ -58,6 +68,8 @@ pub struct ClaimQuery {
     pub kind: KeyKind,
     /// Lists only claims with this status.
     pub status: Option<ClaimStatus>,
+    /// Lists only claims of this operation or consumer: [`Key::scope`].
+    pub scope: Option<Arc<str>>,
     /// [`ClaimPage::next`] of the page before; `None` for the first page.
     pub after: Option<String>,
     /// The number of stored claims to examine for this page, which shows those that match.
@@ -101,17 +113,22 @@ pub struct ClaimSummary {
     pub granted_ago: Duration,
     /// How long the claim is still remembered.
     pub expires_in: Duration,
+    /// The label of its last owner ([`Token::labelled`](crate::Token::labelled)).
+    pub label: Option<Arc<str>>,
+}
+
+/// Whether `other` is this tenant or one of its scopes.
+pub(crate) fn includes(tenant: &Tenant, other: &Tenant) -> bool {
+    let rest = other.as_str().strip_prefix(tenant.as_str());
+    rest.is_some_and(|scope| scope.is_empty() || scope.starts_with('/'))
 }
 
 impl ClaimQuery {
-    /// Whether the claim matches tenant, kind and status of this query.
+    /// Whether the claim matches tenant, kind, scope and status of this query.
     pub fn shows(&self, listed: &ClaimSummary) -> bool {
-        let (mine, theirs) = (self.tenant.as_str(), listed.key.tenant().as_str());
-        let same_tenant = theirs
-            .strip_prefix(mine)
-            .is_some_and(|scope| scope.is_empty() || scope.starts_with('/'));
-        same_tenant
+        includes(&self.tenant, listed.key.tenant())
             && listed.key.kind() == self.kind
+            && self.scope.as_deref().is_none_or(|scope| scope == listed.key.scope())
             && self.status.is_none_or(|status| status == listed.status)
     }
 }

@@ -1,5 +1,8 @@
 //! `Queue`, the fourth primitive: durable work with leases, retries and dead letters.
 
+mod dead;
+pub mod reasons;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +13,12 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::key::{InvalidKey, MAX_NAME, check};
-use crate::{Fence, Fingerprint, Key, StoreResult, Tenant, Timestamp, Token, Watch, trace};
+use crate::{Fence, Fingerprint, Key, StoreResult, Tenant, Token, Watch, trace};
+
+pub use dead::{DeadLetter, DeadLetterAction, DeadQuery, DeadReason, ReasonCounts};
+
+/// How many items one call for operators looks at ([`Queue::waiting`], [`Queue::dead_reasons`]).
+pub const MAX_EXAMINED: u32 = 100_000;
 
 /// Durable work: waiting → in flight (leased) → done, or dead.
 ///
@@ -48,6 +56,8 @@ use crate::{Fence, Fingerprint, Key, StoreResult, Tenant, Timestamp, Token, Watc
 ///    lease stays counted.
 /// 8. **Nothing is lost.** An item leaves the queue only by an ack (and is then remembered for the
 ///    ack's `retention`), or by an operator's discard.
+/// 9. **Reasons are kept** of the last ten failures of an item ([`reasons`]), until it is acknowledged or
+///    requeued.
 ///
 /// ```
 /// use hapax_core::{memory::MemoryStore, queue::*, Tenant};
@@ -89,14 +99,34 @@ pub trait Queue: Send + Sync {
     /// Counts the items of one tenant, or of all tenants.
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth>;
 
-    /// Lists the dead letters with a greater id than `after`, in the order of their ids.
+    /// Lists the oldest items that wait or are in flight, the oldest first; at most `at_most`.
+    ///
+    /// A store looks at no more than about [`MAX_EXAMINED`] items: in a longer queue it may list others than
+    /// the very oldest, and too few of a tenant whose items are behind those of others.
+    async fn waiting(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<QueuedItem>>;
+
+    /// Lists dead letters in the order of their ids.
     async fn dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
-        after: Option<ItemId>,
-        at_most: u32,
+        query: &DeadQuery,
     ) -> StoreResult<Vec<DeadLetter>>;
+
+    /// Counts the dead letters by their reason, the most frequent first; at most `at_most` reasons.
+    ///
+    /// Where a queue has more than [`MAX_EXAMINED`] dead letters, those with the smallest ids are counted.
+    async fn dead_reasons(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<DeadReason>>;
 
     /// Reads the item of a dead letter, with its payload.
     async fn dead_item(
@@ -423,28 +453,21 @@ pub struct QueueDepth {
     pub oldest_age: Option<Duration>,
 }
 
-/// A dead letter.
+/// An item that waits or is in flight, as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter {
+pub struct QueuedItem {
     /// The id of the item.
     pub id: ItemId,
     /// The topic of the item.
     pub topic: Arc<str>,
     /// The ordering key of the item.
     pub key: Option<Arc<str>>,
-    /// How many attempts were made.
+    /// How many attempts were made, including the one in flight.
     pub attempts: u32,
-    /// Why the item was buried.
-    pub reason: Arc<str>,
-    /// When the item was buried.
-    pub at: Timestamp,
-}
-
-/// The action of [`Queue::resolve_dead`] on a dead letter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeadLetterAction {
-    /// The item waits again, at its old position in the order and with its attempts counted from zero.
-    Requeue,
-    /// The item is deleted and no longer holds back its key.
-    Discard,
+    /// How long ago the item was enqueued.
+    pub age: Duration,
+    /// Whether it has a lease that has not lapsed.
+    pub in_flight: bool,
+    /// The newest reason why it failed.
+    pub reason: Option<Arc<str>>,
 }

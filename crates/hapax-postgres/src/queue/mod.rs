@@ -1,5 +1,6 @@
 //! `Queue` on PostgreSQL.
 
+mod dead;
 pub(crate) mod enqueue;
 mod lease;
 mod oversee;
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
-    QueueDepth, QueueItem, QueueName, Resolved,
+    DeadLetter, DeadLetterAction, DeadQuery, DeadReason, Enqueued, ItemId, ItemOutcome,
+    LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName, QueuedItem, Resolved,
 };
 use hapax_core::{Queue, StoreError, StoreResult, Tenant, Token, Watch};
 
@@ -83,14 +84,31 @@ impl Queue for PostgresStore {
         self.pool.run(oversee::depth(&mut self.pool.session(), queue, whose)).await
     }
 
+    async fn waiting(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<QueuedItem>> {
+        self.pool.run(oversee::waiting(&mut self.pool.session(), queue, whose, at_most)).await
+    }
+
     async fn dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
-        after: Option<ItemId>,
-        at_most: u32,
+        query: &DeadQuery,
     ) -> StoreResult<Vec<DeadLetter>> {
-        self.pool.run(oversee::dead(&mut self.pool.session(), queue, whose, after, at_most)).await
+        self.pool.run(dead::dead(&mut self.pool.session(), queue, whose, query)).await
+    }
+
+    async fn dead_reasons(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<DeadReason>> {
+        self.pool.run(dead::dead_reasons(&mut self.pool.session(), queue, whose, at_most)).await
     }
 
     async fn dead_item(
@@ -99,7 +117,7 @@ impl Queue for PostgresStore {
         whose: Option<&Tenant>,
         id: ItemId,
     ) -> StoreResult<Option<QueueItem>> {
-        self.pool.run(oversee::dead_item(&mut self.pool.session(), queue, whose, id)).await
+        self.pool.run(dead::dead_item(&mut self.pool.session(), queue, whose, id)).await
     }
 
     async fn queues(&self) -> StoreResult<Vec<QueueName>> {
@@ -115,7 +133,7 @@ impl Queue for PostgresStore {
     ) -> StoreResult<bool> {
         let mut session = self.pool.session();
         let found =
-            self.pool.run(oversee::resolve_dead(&mut session, queue, whose, id, action)).await?;
+            self.pool.run(dead::resolve_dead(&mut session, queue, whose, id, action)).await?;
         self.wake_queue(queue);
         Ok(found)
     }

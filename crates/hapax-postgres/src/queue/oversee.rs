@@ -1,25 +1,14 @@
-//! Queue depth and dead letters, for an operator.
+//! Queue depth, and what waits, for an operator.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::Tenant;
-use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueItem, QueueName};
+use hapax_core::queue::{ItemId, MAX_EXAMINED, QueueDepth, QueueName, QueuedItem, reasons};
 
-use super::lease::decode_item;
 use crate::connect::session::{Params, SqlRow, SqlSession};
 use crate::error::SqlResult;
 use crate::row;
-
-/// The row waits as one that is due at once, because a lease looks for those everywhere, but for rows of
-/// phase 0 only behind the rows that were delivered.
-const REQUEUE: &str = "UPDATE hapax_outbox \
-     SET phase = 1, due_at = clock_timestamp(), attempts = 0, reason = NULL \
-     WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
-       AND ($2 IS NULL OR tenant = $2) RETURNING 1";
-
-const DISCARD: &str = "DELETE FROM hapax_outbox WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
-       AND ($2 IS NULL OR tenant = $2) RETURNING 1";
 
 pub(crate) async fn depth<S: SqlSession>(
     session: &mut S,
@@ -44,44 +33,31 @@ pub(crate) async fn depth<S: SqlSession>(
     })
 }
 
-pub(crate) async fn dead<S: SqlSession>(
+pub(crate) async fn waiting<S: SqlSession>(
     session: &mut S,
     queue: &QueueName,
     tenant: Option<&Tenant>,
-    after: Option<ItemId>,
     at_most: u32,
-) -> SqlResult<Vec<DeadLetter>> {
-    let (tenant, after) = (tenant.map(Tenant::as_str), after.map(|id| id.0));
-    let sql = include_str!("../sql/dead.sql");
-    let rows = session.rows(sql, &[&queue.as_str(), &tenant, &after, &i64::from(at_most)]).await?;
-    let decode = |row: &SqlRow| {
-        let attempts: i32 = row.try_get("attempts")?;
-        Ok(DeadLetter {
-            id: ItemId(row.try_get("id")?),
-            topic: row.try_get::<&str>("topic")?.into(),
-            key: row.try_get::<Option<&str>>("key")?.map(Arc::from),
-            attempts: attempts.unsigned_abs(),
-            reason: row.try_get::<Option<&str>>("reason")?.unwrap_or_default().into(),
-            at: row::timestamp(row, "died_at")?,
-        })
-    };
-    rows.iter().map(decode).collect()
+) -> SqlResult<Vec<QueuedItem>> {
+    let (tenant, at_most) = (tenant.map(Tenant::as_str), i64::from(at_most));
+    let params: Params<'_> = &[&queue.as_str(), &tenant, &at_most, &i64::from(MAX_EXAMINED)];
+    let rows = session.rows(include_str!("../sql/waiting.sql"), params).await?;
+    rows.iter().map(decode_queued).collect()
 }
 
-const DEAD_ITEM: &str = "SELECT id, tenant, topic, key, payload, content_type, headers::text AS headers \
-     FROM hapax_outbox WHERE queue = $1 AND id = $3 AND (phase = 3 OR phase = 4) \
-       AND ($2 IS NULL OR tenant = $2)";
-
-/// The item of a dead letter, with its payload.
-pub(crate) async fn dead_item<S: SqlSession>(
-    session: &mut S,
-    queue: &QueueName,
-    tenant: Option<&Tenant>,
-    id: ItemId,
-) -> SqlResult<Option<QueueItem>> {
-    let params: Params<'_> = &[&queue.as_str(), &tenant.map(Tenant::as_str), &id.0];
-    let rows = session.rows(DEAD_ITEM, params).await?;
-    rows.first().map(decode_item).transpose()
+fn decode_queued(row: &SqlRow) -> SqlResult<QueuedItem> {
+    let (attempts, age): (i32, i64) = (row.try_get("attempts")?, row.try_get("age")?);
+    let stored = row.try_get::<Option<&str>>("reason")?;
+    Ok(QueuedItem {
+        id: ItemId(row.try_get("id")?),
+        topic: row.try_get::<&str>("topic")?.into(),
+        key: row.try_get::<Option<&str>>("key")?.map(Arc::from),
+        attempts: attempts.unsigned_abs(),
+        // Negative if the server's clock went back since the item was enqueued.
+        age: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
+        in_flight: row.try_get("in_flight")?,
+        reason: stored.map(|stored| reasons::newest(stored).into()),
+    })
 }
 
 /// Each name is found by one step in indexes that begin with it. A queue that was ever leased from has its
@@ -106,19 +82,4 @@ pub(crate) async fn queues<S: SqlSession>(session: &mut S) -> SqlResult<Vec<Queu
         names.extend(QueueName::new(row.try_get::<&str>("queue")?).ok());
     }
     Ok(names)
-}
-
-pub(crate) async fn resolve_dead<S: SqlSession>(
-    session: &mut S,
-    queue: &QueueName,
-    tenant: Option<&Tenant>,
-    id: ItemId,
-    action: DeadLetterAction,
-) -> SqlResult<bool> {
-    let sql = match action {
-        DeadLetterAction::Requeue => REQUEUE,
-        DeadLetterAction::Discard => DISCARD,
-    };
-    let rows = session.rows(sql, &[&queue.as_str(), &tenant.map(Tenant::as_str), &id.0]).await?;
-    Ok(!rows.is_empty())
 }

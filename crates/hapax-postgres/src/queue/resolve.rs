@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use hapax_core::Token;
-use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
+use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved, reasons};
 use uuid::Uuid;
 
 use crate::connect::session::SqlSession;
@@ -14,7 +14,8 @@ use crate::row;
 const RENEW: &str = "UPDATE hapax_leases SET until = clock_timestamp() + $3 * interval '1 millisecond' \
      WHERE queue = $1 AND token = $2 RETURNING cardinality(seqs)::bigint AS held";
 
-const RESOLVE: &str = "SELECT hapax_resolve($1, $2, $3, $4, $5, $6) AS done";
+/// As `sql/resolve.sql`, where nothing failed.
+const RESOLVE_ACKS: &str = "SELECT hapax_resolve($1, $2, $3, $4, $5, $6) AS done";
 
 pub(crate) async fn renew<S: SqlSession>(
     session: &mut S,
@@ -46,9 +47,13 @@ pub(crate) async fn resolve<S: SqlSession>(
     let codes: Vec<i16> = first.iter().map(|(_, outcome)| outcome_code(outcome)).collect();
     let times: Vec<i64> =
         first.iter().map(|(_, outcome)| row::interval_millis(time(outcome))).collect();
-    let reasons: Vec<Option<&str>> = first.iter().map(|(_, outcome)| reason(outcome)).collect();
+    let reasons: Vec<Option<String>> = first.iter().map(|(_, outcome)| reason(outcome)).collect();
+    let sql = match reasons.iter().any(Option::is_some) {
+        true => include_str!("../sql/resolve.sql"),
+        false => RESOLVE_ACKS,
+    };
     let (name, token) = (queue.as_str(), token.as_str().as_bytes());
-    let rows = session.rows(RESOLVE, &[&name, &token, &ids, &codes, &times, &reasons]).await?;
+    let rows = session.rows(sql, &[&name, &token, &ids, &codes, &times, &reasons]).await?;
     let done: HashMap<Uuid, bool> =
         ids.into_iter().zip(row::only(&rows)?.try_get::<Vec<bool>>("done")?).collect();
     let answer = |(id, outcome): &(ItemId, ItemOutcome)| {
@@ -87,9 +92,11 @@ fn time(outcome: &ItemOutcome) -> Duration {
     }
 }
 
-fn reason(outcome: &ItemOutcome) -> Option<&str> {
+fn reason(outcome: &ItemOutcome) -> Option<String> {
     match outcome {
         ItemOutcome::Ack { .. } => None,
-        ItemOutcome::Retry { reason, .. } | ItemOutcome::Bury { reason, .. } => Some(reason),
+        ItemOutcome::Retry { reason, .. } | ItemOutcome::Bury { reason, .. } => {
+            Some(reasons::one_line(reason))
+        }
     }
 }

@@ -45,8 +45,14 @@ async fn fault_29_list_reads_only_its_page() {
 
     let (tenant, kind) = (Tenant::new("mine").unwrap(), KeyKind::Command);
     for max_claims in [1000, 50_000] {
-        let mut query =
-            ClaimQuery { tenant: tenant.clone(), kind, status: None, after: None, max_claims };
+        let mut query = ClaimQuery {
+            tenant: tenant.clone(),
+            kind,
+            status: None,
+            scope: None,
+            after: None,
+            max_claims,
+        };
         let mut keys = Vec::new();
         loop {
             let page = store.list(&query).await.unwrap();
@@ -62,8 +68,14 @@ async fn fault_29_list_reads_only_its_page() {
     // A cursor of another tenant shows nothing of that tenant.
     for after in ["zzz:command:op:k000001", "mine-too:command:op:k000001"] {
         let after = Some(after.to_owned());
-        let query =
-            ClaimQuery { tenant: tenant.clone(), kind, status: None, after, max_claims: 50 };
+        let query = ClaimQuery {
+            tenant: tenant.clone(),
+            kind,
+            status: None,
+            scope: None,
+            after,
+            max_claims: 50,
+        };
         let page = store.list(&query).await.unwrap();
         assert!(page.claims.iter().all(|claim| claim.key.tenant().as_str().starts_with("mine/")));
     }
@@ -100,7 +112,7 @@ async fn fault_29_open_claims_are_found_among_many_settled() {
 
     let (tenant, kind) = (Tenant::new("mine").unwrap(), KeyKind::Command);
     let status = Some(ClaimStatus::Unknown);
-    let mut query = ClaimQuery { tenant, kind, status, after: None, max_claims: 3 };
+    let mut query = ClaimQuery { tenant, kind, status, scope: None, after: None, max_claims: 3 };
     let (mut found, mut read) = (Vec::new(), 0);
     loop {
         let page = store.list(&query).await.unwrap();
@@ -114,5 +126,5 @@ async fn fault_29_open_claims_are_found_among_many_settled() {
     assert_eq!((found.len(), read), (10, 4), "three to a page");
     assert!(found.is_sorted_by_key(|key| (key.tenant().as_str(), key.name().to_owned())));
     let open = OpenClaims { unknown: 15, ..OpenClaims::default() };
-    assert_eq!(store.count_open(kind).await.unwrap(), Some(open));
+    assert_eq!(store.count_open(None, kind).await.unwrap(), Some(open));
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::queue::{
-    Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, Queue, QueueDepth, QueueItem,
-    QueueName, Resolved,
+    DeadQuery, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, Queue, QueueDepth,
+    QueueItem, QueueName, Resolved,
 };
 use hapax_core::{Store, StoreError, Tenant};
 use hapax_postgres::{PostgresConfig, PostgresStore};
@@ -415,7 +415,7 @@ async fn fault_30_rows_that_appear_late_are_delivered() {
     let due = "UPDATE hapax_outbox SET deliver_after = now() WHERE payload = 'delayed'";
     outbox.own.batch_execute(due).await.unwrap();
     assert_eq!(outbox.drain().await, ["delayed"]);
-    let dead = outbox.store.dead(&QueueName::outbox(), None, None, 10).await.unwrap();
+    let dead = outbox.store.dead(&QueueName::outbox(), None, &DeadQuery::new(10)).await.unwrap();
     let dead_id = "SELECT id FROM hapax_outbox WHERE payload = 'dead'";
     let dead_id = ItemId(outbox.own.query_one(dead_id, &[]).await.unwrap().get(0));
     assert!(dead.len() == 2 && dead.iter().any(|dead| dead.id == dead_id));

@@ -107,7 +107,8 @@ async fn fault_14_lease_renewed_after_the_snapshot_is_not_unknown() {
     let held = hold("listed").await;
     let list = |rival: PostgresStore| async move {
         let (tenant, kind) = (Tenant::default(), KeyKind::Command);
-        let query = ClaimQuery { tenant, kind, status: None, after: None, max_claims: 10 };
+        let query =
+            ClaimQuery { tenant, kind, status: None, scope: None, after: None, max_claims: 10 };
         rival.list(&query).await.unwrap().claims
     };
     let listed = stalling.meanwhile(list, renew(&held)).await;
@@ -115,7 +116,8 @@ async fn fault_14_lease_renewed_after_the_snapshot_is_not_unknown() {
     assert!(listed.iter().all(|claim| claim.status == ClaimStatus::Pending), "{listed:?}");
 
     let held = hold("counted").await;
-    let count = |rival: PostgresStore| async move { rival.count_open(KeyKind::Command).await };
+    let count =
+        |rival: PostgresStore| async move { rival.count_open(None, KeyKind::Command).await };
     let counted = stalling.meanwhile(count, renew(&held)).await.unwrap();
     assert_eq!(counted, Some(OpenClaims { pending: 4, ..OpenClaims::default() }));
 }

@@ -4,4 +4,5 @@ local value_at = fingerprint_at + fingerprint_size
 local value = ''
 if phase == 'S' then value = string.sub(stored, value_at) end
 return {phase, fence, attempt, now - granted, since + lease - now, expires - now, value,
-  string.sub(stored, fingerprint_at, value_at - 1), string.sub(stored, token_at, token_at + token_size - 1)}
+  string.sub(stored, fingerprint_at, value_at - 1), string.sub(stored, token_at, token_at + token_size - 1),
+  retention}

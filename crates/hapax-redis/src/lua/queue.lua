@@ -17,7 +17,8 @@
 --     x<id>, y<tenant><id>  dead items
 --
 -- Fields of an item: state (W waits, F in flight, X dead, D done), place, due, attempts, fence, tenant,
--- token; lane and key if it has a key; at, reason and blocks if it is dead; ends (end of the retention) if
+-- token; lane and key if it has a key; reason if it failed, a line for each of the last ten times, the newest first;
+-- at and blocks if it is dead; ends (end of the retention) if
 -- it is done. Tenants, tokens and lanes are digests of 32 characters, places are numbers of 16 digits.
 -- An item whose lease lapsed becomes W when a script finds it, and keeps its token.
 local call = redis.call

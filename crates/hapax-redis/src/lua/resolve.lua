@@ -16,8 +16,24 @@ local function acknowledge(id, item, retention)
   if item.lane then schedule_lane(item.lane) end
 end
 
+-- Adds a reason as the first line, as `queue::reasons::add` of hapax-core does, and keeps ten of them.
+local function add_reason(item, reason, counts)
+  local stored = item.reason or ''
+  if stored == '' then
+    item.reason = reason
+  elseif reason ~= '' and (counts or newest_reason(item) ~= reason) then
+    local line_end = 0
+    for _ = 1, 9 do
+      line_end = string.find(stored, '\n', line_end + 1, true)
+      if not line_end then break end
+    end
+    item.reason = reason .. '\n' .. (line_end and string.sub(stored, 1, line_end - 1) or stored)
+  end
+end
+
 local function bury(id, item, blocks, reason)
-  item.state, item.at, item.reason, item.blocks = 'X', now, reason, blocks
+  add_reason(item, reason, true)
+  item.state, item.at, item.blocks = 'X', now, blocks
   call('ZREM', INDEX, index_name('a', '', id, item), index_name('t', item.tenant, id, item))
   call('ZADD', INDEX, 0, index_name('x', '', id), 0, index_name('y', item.tenant, id))
   if item.lane and not blocks then call('ZREM', INDEX, index_name('l', item.lane, id, item)) end
@@ -43,6 +59,7 @@ for at = 4, #ARGV, 5 do
       else
         if not flag then item.attempts = item.attempts - 1 end
         item.due = now + ms
+        add_reason(item, ARGV[at + 4], flag)
         local left_lane
         if outcome == 'l' and item.lane then
           left_lane = item.lane

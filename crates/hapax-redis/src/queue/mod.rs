@@ -2,21 +2,20 @@
 
 mod item;
 mod names;
+mod oversee;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
-    QueueDepth, QueueItem, QueueName, Resolved,
+    DeadLetter, DeadLetterAction, DeadQuery, DeadReason, Enqueued, ItemId, ItemOutcome,
+    LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName, QueuedItem, Resolved, reasons,
 };
-use hapax_core::{Fence, Queue, StoreError, StoreResult, Tenant, Timestamp, Token, Watch};
+use hapax_core::{Fence, Queue, StoreError, StoreResult, Tenant, Token, Watch, with_timeout};
 
 use crate::client::{ScriptCall, ScriptReply, unexpected_reply};
 use crate::script::{
-    DEAD_ITEM, DEPTH, ENQUEUE, LEASE, LIST_DEAD, RENEW, RESOLVE, RESOLVE_DEAD, Script,
-    script_millis,
+    DEAD_ITEM, DEPTH, ENQUEUE, LEASE, RENEW, RESOLVE, RESOLVE_DEAD, Script, script_millis,
 };
 use crate::store::RedisStore;
 use item::digest;
@@ -89,7 +88,7 @@ impl Queue for RedisStore {
         for (id, outcome) in outcomes {
             let (kind, time, flag, reason) = script_args(outcome);
             args.extend([id.to_string(), kind.into(), ms(time)].map(String::into_bytes));
-            args.extend([vec![b'0' + u8::from(flag)], reason.as_bytes().to_vec()]);
+            args.extend([vec![b'0' + u8::from(flag)], reason.into_bytes()]);
         }
         let mut reply = self.run_and_notify(&RESOLVE, queue, args, false).await?;
         let first_error = reply.first_error.take();
@@ -110,24 +109,31 @@ impl Queue for RedisStore {
         Ok(QueueDepth { waiting, in_flight, dead, oldest_age })
     }
 
+    async fn waiting(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<QueuedItem>> {
+        with_timeout(self.client.timeout(), self.list_waiting(queue, whose, at_most)).await
+    }
+
     async fn dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
-        after: Option<ItemId>,
-        at_most: u32,
+        query: &DeadQuery,
     ) -> StoreResult<Vec<DeadLetter>> {
-        let after = after.map_or_else(String::new, |id| id.to_string());
-        let args = vec![tenant_digest(whose), after.into(), at_most.to_string().into()];
-        let reply = self.run_on_queue(&LIST_DEAD, queue, args).await?;
-        let dead = reply.read::<Vec<(String, Option<String>, u32, String, u64, String)>>()?;
-        let mut letters = Vec::with_capacity(dead.len());
-        for (id, key, attempts, reason, at, topic) in dead {
-            let (id, at) = (parse_id(&id)?, Timestamp(at));
-            let (topic, key, reason) = (topic.into(), key.map(Arc::from), reason.into());
-            letters.push(DeadLetter { id, topic, key, attempts, reason, at });
-        }
-        Ok(letters)
+        with_timeout(self.client.timeout(), self.list_dead(queue, whose, query)).await
+    }
+
+    async fn dead_reasons(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<DeadReason>> {
+        with_timeout(self.client.timeout(), self.count_reasons(queue, whose, at_most)).await
     }
 
     async fn dead_item(
@@ -217,13 +223,16 @@ impl RedisStore {
     }
 }
 
-fn script_args(outcome: &ItemOutcome) -> (&'static str, Duration, bool, &str) {
+fn script_args(outcome: &ItemOutcome) -> (&'static str, Duration, bool, String) {
     match outcome {
-        ItemOutcome::Ack { retention } => ("a", *retention, false, ""),
+        ItemOutcome::Ack { retention } => ("a", *retention, false, String::new()),
         ItemOutcome::Retry { after, counts, reason, keeps_place } => {
-            (if *keeps_place { "r" } else { "l" }, *after, *counts, reason)
+            let kind = if *keeps_place { "r" } else { "l" };
+            (kind, *after, *counts, reasons::one_line(reason))
         }
-        ItemOutcome::Bury { reason, blocks } => ("b", Duration::ZERO, *blocks, reason),
+        ItemOutcome::Bury { reason, blocks } => {
+            ("b", Duration::ZERO, *blocks, reasons::one_line(reason))
+        }
     }
 }
 

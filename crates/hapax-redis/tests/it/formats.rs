@@ -6,7 +6,9 @@ use std::time::Duration;
 use crate::common::*;
 use hapax_core::claims::ClaimState;
 use hapax_core::log::{Appended, LogEvent, LogRetention, TailPosition};
-use hapax_core::queue::{Enqueued, ItemId, LeaseRequest, QueueItem, QueueName, Resolved};
+use hapax_core::queue::{
+    DeadQuery, Enqueued, ItemId, LeaseRequest, QueueItem, QueueName, Resolved,
+};
 use hapax_core::{
     ClaimRequest, Claimed, Claims, Deleted, Expect, Fingerprint, GiveBack, Key, Log, Operation,
     Put, Queue, Records, Step, Tenant, Token,
@@ -176,7 +178,7 @@ async fn check_queue(store: &RedisStore) {
     let done = store.ack(&queue(), &Token::presented("worker 2"), &[id("done")], YEAR).await;
     assert_eq!(done.unwrap(), [Resolved::Done], "the ack is recognised");
 
-    let dead = store.dead(&queue(), None, None, 10).await.unwrap();
+    let dead = store.dead(&queue(), None, &DeadQuery::new(10)).await.unwrap();
     assert_eq!((dead.len(), dead[0].id, &*dead[0].reason), (1, id("dead"), "no such address"));
     assert_eq!((dead[0].attempts, dead[0].key.as_deref()), (1, Some("k")));
     let lease = async |token| {

@@ -4,7 +4,9 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use crate::common::*;
-use hapax_core::queue::{Enqueued, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved};
+use hapax_core::queue::{
+    DeadQuery, Enqueued, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved,
+};
 use hapax_core::{Queue, StoreError, Tenant};
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, TcpProxy};
@@ -57,7 +59,7 @@ async fn queue_with_a_foreign_value_is_corrupt_and_unchanged() {
             store.requeue(&queue(), None, id).await.map(drop),
             store.discard(&queue(), None, id).await.map(drop),
             store.depth(&queue(), None).await.map(drop),
-            store.dead(&queue(), None, None, 1).await.map(drop),
+            store.dead(&queue(), None, &DeadQuery::new(1)).await.map(drop),
         ];
         for answer in answers {
             assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{key}: {answer:?}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::memory::MemoryStore;
-use hapax_core::queue::{DeadLetter, ItemId, QueueDepth, QueueItem, QueueName};
+use hapax_core::queue::{DeadLetter, DeadQuery, ItemId, QueueDepth, QueueItem, QueueName};
 use hapax_core::{Queue, RuntimeClock, Tenant};
 use hapax_relay::{Backoff, DeliveryError, OutboundMessage, Relay, RelayConfig, Sink};
 use tokio::sync::{Semaphore, oneshot};
@@ -329,7 +329,7 @@ pub(crate) async fn depth(queue: &dyn Queue) -> QueueDepth {
 }
 
 pub(crate) async fn dead(queue: &dyn Queue) -> Vec<DeadLetter> {
-    queue.dead(&QueueName::outbox(), None, None, 10).await.unwrap()
+    queue.dead(&QueueName::outbox(), None, &DeadQuery::new(10)).await.unwrap()
 }
 
 /// Waits until the condition holds.

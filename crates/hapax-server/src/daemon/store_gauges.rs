@@ -55,14 +55,14 @@ async fn report(store: &dyn Store, queues: &mut BTreeSet<String>) -> StoreResult
         let oldest = depth.oldest_age.unwrap_or_default().as_secs_f64();
         gauge!(metric_names::QUEUE_OLDEST, "queue" => name.clone()).set(oldest);
     }
-    if let Some(open) = store.count_open(KeyKind::Command).await? {
+    if let Some(open) = store.count_open(None, KeyKind::Command).await? {
         for (state, count) in
             [("pending", open.pending), ("unknown", open.unknown), ("failed", open.failed)]
         {
             gauge!(metric_names::COMMANDS, "state" => state).set(count as f64);
         }
     }
-    if let Some(open) = store.count_open(KeyKind::Lock).await? {
+    if let Some(open) = store.count_open(None, KeyKind::Lock).await? {
         gauge!(metric_names::LOCKS_HELD).set(open.pending as f64);
     }
     Ok(())

@@ -93,7 +93,7 @@ pub(super) fn shared_text(value: ValueRef<'_>) -> Option<Arc<str>> {
     text(value).map(Into::into)
 }
 
-fn text(value: ValueRef<'_>) -> Option<Cow<'_, str>> {
+pub(super) fn text(value: ValueRef<'_>) -> Option<Cow<'_, str>> {
     match value {
         ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes)),
         _ => None,

@@ -1,5 +1,6 @@
 //! `Queue` on SQLite: the writer thread runs every step, the operator's thread counts and lists.
 
+mod dead;
 mod enqueue;
 mod item;
 mod lease;
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::queue::{
-    DeadLetter, DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
-    QueueDepth, QueueItem, QueueName, Resolved,
+    DeadLetter, DeadLetterAction, DeadQuery, DeadReason, Enqueued, ItemId, ItemOutcome,
+    LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName, QueuedItem, Resolved,
 };
 use hapax_core::{Key, Queue, StoreResult, Tenant, Token, Watch};
 
@@ -83,16 +84,39 @@ impl Queue for SqliteStore {
         self.read_as_operator(move |session| oversee::depth(session, &queue, whose.as_ref())).await
     }
 
+    async fn waiting(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<QueuedItem>> {
+        let (queue, whose) = (queue.clone(), whose.cloned());
+        self.read_as_operator(move |session| {
+            oversee::waiting(session, &queue, whose.as_ref(), at_most)
+        })
+        .await
+    }
+
     async fn dead(
         &self,
         queue: &QueueName,
         whose: Option<&Tenant>,
-        after: Option<ItemId>,
-        at_most: u32,
+        query: &DeadQuery,
     ) -> StoreResult<Vec<DeadLetter>> {
+        let (queue, whose, query) = (queue.clone(), whose.cloned(), query.clone());
+        self.read_as_operator(move |session| dead::dead(session, &queue, whose.as_ref(), &query))
+            .await
+    }
+
+    async fn dead_reasons(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<DeadReason>> {
         let (queue, whose) = (queue.clone(), whose.cloned());
         self.read_as_operator(move |session| {
-            oversee::dead(session, &queue, whose.as_ref(), after, at_most)
+            dead::dead_reasons(session, &queue, whose.as_ref(), at_most)
         })
         .await
     }
@@ -104,10 +128,8 @@ impl Queue for SqliteStore {
         id: ItemId,
     ) -> StoreResult<Option<QueueItem>> {
         let (queue, whose) = (queue.clone(), whose.cloned());
-        self.read_as_operator(move |session| {
-            oversee::dead_item(session, &queue, whose.as_ref(), id)
-        })
-        .await
+        self.read_as_operator(move |session| dead::dead_item(session, &queue, whose.as_ref(), id))
+            .await
     }
 
     async fn queues(&self) -> StoreResult<Vec<QueueName>> {
@@ -124,7 +146,7 @@ impl Queue for SqliteStore {
         let (name, whose) = (queue.clone(), whose.cloned());
         let write = WriteInfo { wakes: arrivals_digest(queue), ..WriteInfo::frees_room() };
         self.write(write, move |session| {
-            oversee::resolve_dead(session, &name, whose.as_ref(), id, action)
+            dead::resolve_dead(session, &name, whose.as_ref(), id, action)
         })
         .await
     }

@@ -1,6 +1,6 @@
-//! Queue depth and dead letters, for an operator.
+//! Queue depth, and what waits, for an operator.
 
-use hapax_core::queue::{DeadLetter, DeadLetterAction, ItemId, QueueDepth, QueueItem, QueueName};
+use hapax_core::queue::{ItemId, MAX_EXAMINED, QueueDepth, QueueName, QueuedItem, reasons};
 use hapax_core::{StoreResult, Tenant, Timestamp};
 use rusqlite::{Row, params};
 
@@ -58,50 +58,60 @@ pub(crate) fn depth(
     Ok(depth)
 }
 
-pub(crate) fn dead(
+/// The oldest items of each state, read along the index of states: those of the other states are not looked at.
+pub(crate) fn waiting(
     session: Session<'_>,
     queue: &QueueName,
     tenant: Option<&Tenant>,
-    after: Option<ItemId>,
     at_most: u32,
-) -> StoreResult<Vec<DeadLetter>> {
-    let after = after.map(|id| id.to_string()).unwrap_or_default();
-    session.all(
-        "SELECT id, key, attempts, reason, ended_at, topic FROM hapax_outbox \
-         WHERE queue = ?1 AND state BETWEEN 4 AND 5 AND id > ?3 \
-           AND (?2 IS NULL OR tenant = ?2) ORDER BY id LIMIT ?4",
-        params![queue.as_str(), tenant.map(Tenant::as_str), after, at_most],
-        decode_dead_letter,
-    )
+) -> StoreResult<Vec<QueuedItem>> {
+    let (queue, now) = (queue.as_str(), to_i64(session.now()?.0));
+    let mut found: Vec<(i64, QueuedItem)> = Vec::new();
+    for state in 0..=state::IN_FLIGHT {
+        let decode = |row: &Row<'_>| decode_queued(row, session.wall());
+        // The index has the tenant, so that no row of another one is read.
+        let items: Vec<_> = match tenant {
+            None => session.all(
+                "SELECT o.seq, o.id, o.topic, o.key, o.attempts, o.created_at, o.reason, \
+                        coalesce(l.ends_at > ?3, 0) \
+                 FROM hapax_outbox AS o LEFT JOIN hapax_leases AS l \
+                   ON o.state = 3 AND l.queue = o.queue AND l.token = o.token \
+                 WHERE o.queue = ?1 AND o.state <= 5 AND o.state = ?2 ORDER BY o.seq LIMIT ?4",
+                params![queue, state, now, at_most],
+                decode,
+            ),
+            Some(tenant) => session.all(
+                "SELECT o.seq, o.id, o.topic, o.key, o.attempts, o.created_at, o.reason, \
+                        coalesce(l.ends_at > ?3, 0) \
+                 FROM (SELECT seq, tenant FROM hapax_outbox \
+                       WHERE queue = ?1 AND state <= 5 AND state = ?2 ORDER BY seq LIMIT ?6) AS i \
+                 CROSS JOIN hapax_outbox AS o ON o.seq = i.seq LEFT JOIN hapax_leases AS l \
+                   ON o.state = 3 AND l.queue = o.queue AND l.token = o.token \
+                 WHERE i.tenant = ?5 LIMIT ?4",
+                params![queue, state, now, at_most, tenant.as_str(), MAX_EXAMINED],
+                decode,
+            ),
+        }?;
+        found.extend(items);
+    }
+    found.sort_by_key(|(seq, _)| *seq);
+    found.truncate(at_most as usize);
+    Ok(found.into_iter().map(|(_, item)| item).collect())
 }
 
-fn decode_dead_letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
-    let id = row.get_ref(0)?.as_str()?.parse();
-    Ok(DeadLetter {
+fn decode_queued(row: &Row<'_>, wall: Timestamp) -> rusqlite::Result<(i64, QueuedItem)> {
+    let id = row.get_ref(1)?.as_str()?.parse();
+    let reasons = item::text(row.get_ref(6)?);
+    let queued = QueuedItem {
         id: ItemId(id.map_err(|_| rusqlite::Error::InvalidQuery)?),
-        key: item::shared_text(row.get_ref(1)?),
-        attempts: row.get(2)?,
-        reason: item::shared_text(row.get_ref(3)?).unwrap_or_default(),
-        at: Timestamp(row.unsigned_or_null(4)?.unwrap_or(0)),
-        topic: item::shared_text(row.get_ref(5)?).unwrap_or_default(),
-    })
-}
-
-/// The item of a dead letter, with its payload.
-pub(crate) fn dead_item(
-    session: Session<'_>,
-    queue: &QueueName,
-    tenant: Option<&Tenant>,
-    id: ItemId,
-) -> StoreResult<Option<QueueItem>> {
-    let sql = format!(
-        "SELECT {} FROM hapax_outbox WHERE queue = ?1 AND id = ?2 AND state BETWEEN 4 AND 5 \
-           AND (?3 IS NULL OR tenant = ?3)",
-        item::COLUMNS
-    );
-    let params = params![queue.as_str(), id.to_string(), tenant.map(Tenant::as_str)];
-    let now = session.now()?;
-    Ok(session.first(&sql, params, |row| item::decode(row, now))?.map(|leased| leased.item))
+        topic: item::shared_text(row.get_ref(2)?).unwrap_or_default(),
+        key: item::shared_text(row.get_ref(3)?),
+        attempts: row.get(4)?,
+        age: wall.since(Timestamp(row.unsigned(5)?)),
+        in_flight: row.get(7)?,
+        reason: reasons.map(|stored| reasons::newest(&stored).into()),
+    };
+    Ok((row.get(0)?, queued))
 }
 
 /// The names of the queues, each found by one step in an index that begins with the name.
@@ -117,52 +127,4 @@ pub(crate) fn queues(session: Session<'_>) -> StoreResult<Vec<QueueName>> {
         |row| row.get(0),
     )?;
     Ok(names.iter().filter_map(|name| QueueName::new(name).ok()).collect())
-}
-
-pub(crate) fn resolve_dead(
-    session: Session<'_>,
-    queue: &QueueName,
-    tenant: Option<&Tenant>,
-    id: ItemId,
-    action: DeadLetterAction,
-) -> StoreResult<bool> {
-    let found: Option<i64> = session.first(
-        "SELECT seq FROM hapax_outbox WHERE queue = ?1 AND id = ?2 AND state BETWEEN 4 AND 5 \
-           AND (?3 IS NULL OR tenant = ?3)",
-        params![queue.as_str(), id.to_string(), tenant.map(Tenant::as_str)],
-        |row| row.get(0),
-    )?;
-    let Some(seq) = found else { return Ok(false) };
-    match action {
-        DeadLetterAction::Requeue => requeue(session, seq)?,
-        // The trigger of the table releases the next item of the key.
-        DeadLetterAction::Discard => {
-            session.execute("DELETE FROM hapax_outbox WHERE seq = ?1", [seq])?;
-        }
-    }
-    Ok(true)
-}
-
-/// Makes a dead letter wait again in its old place. If its key went on without it, the item at the
-/// front of the key now waits behind it.
-fn requeue(session: Session<'_>, seq: i64) -> StoreResult<()> {
-    session.execute(
-        "UPDATE hapax_outbox SET state = 2 WHERE state <= 1 AND seq = ( \
-             SELECT next.seq FROM hapax_outbox AS next JOIN hapax_outbox AS dead \
-               ON next.queue = dead.queue AND next.tenant = dead.tenant \
-              AND next.key = dead.key AND next.state <= 4 AND next.seq > dead.seq \
-             WHERE dead.seq = ?1 ORDER BY next.seq LIMIT 1)",
-        [seq],
-    )?;
-    let requeued = session.execute(
-        "UPDATE hapax_outbox AS o \
-         SET attempts = 0, deliver_after = NULL, reason = NULL, ended_at = NULL, \
-             state = CASE WHEN EXISTS ( \
-                 SELECT 1 FROM hapax_outbox AS e WHERE e.queue = o.queue \
-                   AND e.tenant = o.tenant AND e.key = o.key \
-                   AND e.state <= 4 AND e.seq < o.seq) THEN 2 ELSE 0 END \
-         WHERE seq = ?1",
-        [seq],
-    );
-    requeued.map(drop)
 }

@@ -1,14 +1,15 @@
 //! Renewing a lease, and reporting what became of the leased items.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved};
+use hapax_core::queue::{ItemId, ItemOutcome, QueueName, Resolved, reasons};
 use hapax_core::{StoreResult, Timestamp, Token};
 use rusqlite::params;
 
 use super::lease::{json_list, set_lease_end};
-use super::state;
+use super::{item, state};
 use crate::session::{Session, UnsignedColumns, to_i64};
 
 /// Renews the lease of all items that the token holds. Items whose lease ran out, and that were not
@@ -75,26 +76,34 @@ impl ResolveCall<'_> {
         if !matches!(outcome, ItemOutcome::Ack { .. }) {
             self.write_acks()?;
         }
-        let found: Option<(i64, i64, bool)> = self.session.first(
-            "SELECT seq, state, coalesce(forget_at, 0) > ?4 FROM hapax_outbox \
+        let found: Option<(i64, i64, bool, Option<String>)> = self.session.first(
+            "SELECT seq, state, coalesce(forget_at, 0) > ?4, reason FROM hapax_outbox \
              WHERE queue = ?1 AND id = ?2 AND token = ?3",
             params![self.queue, id.to_string(), self.token, to_i64(self.now.0)],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            |row| {
+                let stored = item::text(row.get_ref(3)?).map(Cow::into_owned);
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, stored))
+            },
         )?;
-        let seq = match (found, outcome) {
-            (Some((seq, ..=state::IN_FLIGHT, _)), _) => seq,
-            (Some((_, state::DONE, true)), ItemOutcome::Ack { .. }) => return Ok(Resolved::Done),
+        let (seq, stored) = match (found, outcome) {
+            (Some((seq, ..=state::IN_FLIGHT, _, stored)), _) => (seq, stored),
+            (Some((_, state::DONE, true, _)), ItemOutcome::Ack { .. }) => {
+                return Ok(Resolved::Done);
+            }
             _ => return Ok(Resolved::Lost),
         };
+        let reasons = |reason: &str, counts| reasons::add(stored.as_deref(), reason, counts);
         match outcome {
             ItemOutcome::Ack { retention } => return self.ack(seq, *retention),
             ItemOutcome::Retry { after, counts, reason, keeps_place } => {
                 if !keeps_place {
                     self.leave_key(seq)?;
                 }
-                self.retry(seq, *after, *counts, reason)?
+                self.retry(seq, *after, *counts, reasons(reason, *counts))?
             }
-            ItemOutcome::Bury { reason, blocks } => self.bury(seq, reason, *blocks)?,
+            ItemOutcome::Bury { reason, blocks } => {
+                self.bury(seq, reasons(reason, true), *blocks)?
+            }
         };
         Ok(Resolved::Done)
     }
@@ -129,7 +138,13 @@ impl ResolveCall<'_> {
         written.map(drop)
     }
 
-    fn retry(&self, seq: i64, after: Duration, counts: bool, reason: &str) -> StoreResult<usize> {
+    fn retry(
+        &self,
+        seq: i64,
+        after: Duration,
+        counts: bool,
+        reasons: Option<String>,
+    ) -> StoreResult<usize> {
         let due = (!after.is_zero()).then(|| to_i64(self.now.plus(after).0));
         self.session.execute(
             "UPDATE hapax_outbox AS o SET token = NULL, deliver_after = ?2, \
@@ -140,7 +155,7 @@ impl ResolveCall<'_> {
                           AND e.state <= 4 AND e.seq < o.seq) THEN 2 \
                     ELSE ?2 IS NOT NULL END \
              WHERE seq = ?1",
-            params![seq, due, !counts, reason],
+            params![seq, due, !counts, reasons],
         )
     }
 
@@ -151,11 +166,11 @@ impl ResolveCall<'_> {
         self.session.execute("UPDATE hapax_outbox SET key = NULL WHERE seq = ?1", [seq])
     }
 
-    fn bury(&self, seq: i64, reason: &str, blocks: bool) -> StoreResult<usize> {
+    fn bury(&self, seq: i64, reasons: Option<String>, blocks: bool) -> StoreResult<usize> {
         let state = if blocks { state::DEAD_AND_BLOCKS } else { state::DEAD };
         let sql = "UPDATE hapax_outbox SET token = NULL, state = ?2, reason = ?3, ended_at = ?4 \
                    WHERE seq = ?1";
-        self.session.execute(sql, params![seq, state, reason, to_i64(self.session.wall().0)])
+        self.session.execute(sql, params![seq, state, reasons, to_i64(self.session.wall().0)])
     }
 
     /// Deletes the lease once it holds no item.

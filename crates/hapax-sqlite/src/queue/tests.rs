@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hapax_core::queue::{ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName};
+use hapax_core::queue::{DeadQuery, ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName};
 use hapax_core::{Clock, ManualClock, Tenant};
 use rusqlite::Connection;
 
-use super::{enqueue, lease, oversee, resolve};
+use super::{dead, enqueue, lease, resolve};
 use crate::session::{Session, SessionClock};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -145,6 +145,7 @@ fn queue_statements_never_scan_the_table() {
     let statements = include_str!("lease.rs").to_owned()
         + include_str!("resolve.rs")
         + include_str!("oversee.rs")
+        + include_str!("dead.rs")
         + include_str!("enqueue.rs");
     let mut plans = 0;
     for literal in statements.split('"').filter(|literal| is_statement(literal)) {
@@ -170,9 +171,10 @@ fn queue_statements_never_scan_the_table() {
 fn dead_letters_are_read_from_their_own_index() {
     let bench = Bench::new();
     bench.fill(10_000, "NULL");
-    let dead = bench.take(3);
-    bench.end_all(&dead, &ItemOutcome::Bury { reason: "broken".into(), blocks: false });
-    let letters = || oversee::dead(bench.session(), &bench.queue, None, None, 100).unwrap();
+    let taken = bench.take(3);
+    bench.end_all(&taken, &ItemOutcome::Bury { reason: "broken".into(), blocks: false });
+    let query = DeadQuery::new(100);
+    let letters = || dead::dead(bench.session(), &bench.queue, None, &query).unwrap();
     letters();
     let before = bench.steps.load(Ordering::Relaxed);
     assert_eq!(letters().len(), 3);

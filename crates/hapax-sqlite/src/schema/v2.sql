@@ -100,7 +100,7 @@ CREATE TABLE hapax_partitions (
 --   attempts     how many leases count
 --   fence        the number of the last lease
 --   token        the secret of the last lease; stays when the lease lapses, goes when it is given up
---   reason       why it failed last
+--   reason       why it failed, a line for each of the last ten times, the newest first
 --   ended_at     when it died
 --   forget_at    until when a done one is recognised
 CREATE TABLE hapax_outbox (

@@ -253,7 +253,7 @@ async fn fault_29_lists_and_counts_keep_off_the_readers_of_claims() {
     settled(&store, &command("a"), "done").await;
     threads();
     let (tenant, kind) = (Tenant::default(), KeyKind::Command);
-    let list = ClaimQuery { tenant, kind, status: None, after: None, max_claims: 10 };
+    let list = ClaimQuery { tenant, kind, status: None, scope: None, after: None, max_claims: 10 };
     assert_eq!(store.list(&list).await.unwrap().claims.len(), 1);
     let _ = store.depth(&QueueName::outbox(), None).await.unwrap();
     assert_eq!(threads(), BTreeSet::from(["hapax-operator".to_owned()]));

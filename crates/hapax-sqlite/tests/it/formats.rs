@@ -10,7 +10,7 @@ use crate::common::*;
 use hapax_core::claims::ClaimState;
 use hapax_core::log::{Appended, LogRetention, PageRequest, TailPosition};
 use hapax_core::queue::{
-    Enqueued, ItemId, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved,
+    DeadQuery, Enqueued, ItemId, ItemOutcome, LeaseRequest, QueueItem, QueueName, Resolved,
 };
 use hapax_core::{
     Claimed, Claims, Clock, Expect, Log, ManualClock, Put, Queue, Records, Store, Swept, Tenant,
@@ -172,7 +172,7 @@ async fn check_queues(fixture: &str) {
     };
     let take = || LeaseRequest::new(10, HOUR * 2);
     assert_eq!(names(store.lease(&outbox, &take()).await.unwrap()), ["ready"]);
-    let dead = store.dead(&outbox, None, None, 10).await.unwrap();
+    let dead = store.dead(&outbox, None, &DeadQuery::new(10)).await.unwrap();
     assert_eq!((dead[0].id, &*dead[0].reason, dead[0].attempts), (id("dead"), "refused", 1));
     assert!(store.requeue(&outbox, None, id("dead")).await.unwrap());
     let leased = store.lease(&outbox, &take()).await.unwrap();

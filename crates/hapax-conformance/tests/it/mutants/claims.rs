@@ -79,7 +79,8 @@ impl ClaimsMutant {
     async fn has_claims(&self, tenant: &Tenant) -> StoreResult<bool> {
         for kind in [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox] {
             let (tenant, max_claims) = (tenant.clone(), 1);
-            let query = ClaimQuery { tenant, kind, status: None, after: None, max_claims };
+            let query =
+                ClaimQuery { tenant, kind, status: None, scope: None, after: None, max_claims };
             if !self.store.list(&query).await?.claims.is_empty() {
                 return Ok(true);
             }
@@ -209,13 +210,19 @@ impl StoreWrapper for ClaimsMutant {
         Ok(tenants)
     }
 
-    async fn count_open(&self, kind: KeyKind) -> StoreResult<Option<OpenClaims>> {
-        let Some(mut open) = self.store.count_open(kind).await? else { return Ok(None) };
+    async fn count_open(
+        &self,
+        whose: Option<&Tenant>,
+        kind: KeyKind,
+    ) -> StoreResult<Option<OpenClaims>> {
+        let Some(mut open) = self.store.count_open(whose, kind).await? else { return Ok(None) };
         match self.bug {
             Bug::UnknownCountsAsPending => open.pending += std::mem::take(&mut open.unknown),
             Bug::FailedAreNotCounted => open.failed = 0,
             Bug::SettledCountsAsFailed => open.failed += self.settled.load(Ordering::Relaxed),
-            Bug::KindsAreCountedTogether => return self.store.count_open(KeyKind::Inbox).await,
+            Bug::KindsAreCountedTogether => {
+                return self.store.count_open(whose, KeyKind::Inbox).await;
+            }
             _ => {}
         }
         Ok(Some(open))

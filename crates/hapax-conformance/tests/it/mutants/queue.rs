@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use hapax_conformance::StoreWrapper;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{
-    DeadLetterAction, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueDepth,
-    QueueItem, QueueName, Resolved,
+    DeadLetterAction, DeadQuery, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
+    QueueDepth, QueueItem, QueueName, Resolved,
 };
 use hapax_core::{Fence, Queue, Store, StoreResult, Tenant, Token, Watch};
 
@@ -206,7 +206,7 @@ impl StoreWrapper for QueueMutant {
         action: DeadLetterAction,
     ) -> StoreResult<bool> {
         if self.bug == Bug::DiscardedStillBlocks && action == DeadLetterAction::Discard {
-            let letters = self.store.dead(queue, whose, None, 1000).await?;
+            let letters = self.store.dead(queue, whose, &DeadQuery::new(1000)).await?;
             return Ok(letters.iter().any(|letter| letter.id == id));
         }
         self.store.resolve_dead(queue, whose, id, action).await

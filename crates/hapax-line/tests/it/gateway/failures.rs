@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use hapax_conformance::{Fault, StorePart};
+use hapax_core::queue::DeadQuery;
 use hapax_core::worker::TargetHealth;
 use hapax_core::{OnUnknown, Queue};
 use hapax_line::simulator::events;
@@ -19,7 +20,7 @@ async fn failed_event_is_retried_then_a_requeuable_dead_letter() {
         event.fails(EventHandlerError::retry("the bot is not well"));
     }
     setup.settled(1).await;
-    let dead = setup.store.dead(&setup.queue(), None, None, 10).await.unwrap();
+    let dead = setup.store.dead(&setup.queue(), None, &DeadQuery::new(10)).await.unwrap();
     assert_eq!((dead[0].attempts, &*dead[0].reason), (5, "the bot is not well"));
     assert!(setup.store.requeue(&setup.queue(), None, dead[0].id).await.unwrap());
     setup.next().await.done();

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use hapax::queue::{DeadLetter, ItemId, QueueDepth, QueueItem, QueueName};
+use hapax::queue::{DeadLetter, DeadQuery, ItemId, QueueDepth, QueueItem, QueueName};
 use hapax::{StoreError, Tenant, millis};
 use uuid::Uuid;
 
@@ -183,7 +183,8 @@ pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> Ap
         let limit = parse_page_limit(limit)?;
         let queue = QueueName::new(request.segment(0))?;
         // One item more than is shown tells whether there is a next page.
-        let dead = app.store.dead(&queue, Some(&request.tenant), after, limit + 1);
+        let query = DeadQuery::new(limit + 1).after(after);
+        let dead = app.store.dead(&queue, Some(&request.tenant), &query);
         let (found, limit) = (app.call_store(dead).await?, limit as usize);
         let mut items: Vec<_> = found.iter().take(limit).map(DeadLetterBody::new).collect();
         if with_payload {

@@ -9,7 +9,7 @@ use bookkeeping_bot::ledger::{Ledger, Row};
 use example_common::bot_process::{BotProcess, TIMEOUT, send};
 use example_common::demo::{SECRET, TOKEN};
 use hapax::StoreConfig;
-use hapax::queue::QueueName;
+use hapax::queue::{DeadQuery, QueueName};
 use hapax_line::simulator::{AcceptedCall, SimulatedApi, events};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -192,7 +192,8 @@ impl World {
                 if depth.waiting == 0 && depth.in_flight == 0 && depth.dead == 0 {
                     return;
                 }
-                for dead in store.dead(&line, None, None, 100).await.unwrap_or_default() {
+                for dead in store.dead(&line, None, &DeadQuery::new(100)).await.unwrap_or_default()
+                {
                     let _ = store.requeue(&line, None, dead.id).await;
                 }
             }

@@ -88,7 +88,7 @@ fn claim_query(
     let max_claims = parse_page_limit(limit)?;
     let (store, tenant) = (app.store.name(), request.tenant.clone());
     let after = after.map(|after| cursor::unwrap_cursor(store, &tenant, after)).transpose()?;
-    Ok(ClaimQuery { tenant, kind, status, after, max_claims })
+    Ok(ClaimQuery { tenant, kind, status, scope: None, after, max_claims })
 }
 
 /// Reads until the page is full, the list ends, or the time is used up.

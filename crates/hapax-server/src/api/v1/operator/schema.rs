@@ -40,7 +40,7 @@ pub(crate) struct ListedCommand {
 
 impl ListedCommand {
     pub(super) fn new(listed: &ClaimSummary, tenant: &Tenant) -> Self {
-        let ClaimSummary { key, status, fence, attempt, granted_ago, expires_in } = listed;
+        let ClaimSummary { key, status, fence, attempt, granted_ago, expires_in, .. } = listed;
         Self {
             operation: key.scope().to_owned(),
             key: key.name().to_owned(),
