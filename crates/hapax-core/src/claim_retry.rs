@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::activity::{self, Activity};
 use crate::{
     ClaimRequest, Claimed, Claims, GiveBack, Key, Step, StoreError, StoreResult, Token,
     deadline_after, metric_names,
@@ -17,9 +18,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The shortest pause between two polls without a hint, also if a store cannot tell the lease.
 const LOOK_SOONEST: Duration = Duration::from_millis(10);
 
+/// The answer of [`claim`].
+pub(crate) struct ClaimAnswer {
+    pub(crate) claimed: Claimed,
+    /// The time before the call that was answered: a granted lease is counted from it, so that it never lasts longer
+    /// here than in the store.
+    pub(crate) asked_at: Instant,
+    /// Whether the key was busy at first.
+    pub(crate) waited: bool,
+}
+
 /// Claims a key, and waits up to `wait` if it is busy. No resource is held between two polls.
-/// Returns the answer and the time before the call: a granted lease is counted from that time, so
-/// that it never lasts longer here than in the store.
 ///
 /// A claim whose answer does not arrive may have been granted without the caller's knowledge. After
 /// a lost connection the claim is repeated once with the same token, which yields the same grant.
@@ -31,7 +40,7 @@ pub(crate) async fn claim(
     ask: &ClaimRequest,
     wait: Duration,
     undo: GiveBack,
-) -> StoreResult<(Claimed, Instant)> {
+) -> StoreResult<ClaimAnswer> {
     let deadline = deadline_after(Instant::now(), wait);
     let mut watch = None;
     loop {
@@ -44,7 +53,7 @@ pub(crate) async fn claim(
         }
         let lease_left = match answer {
             Ok(Claimed::Busy { lease_left }) => lease_left,
-            Ok(answer) => return Ok((answer, asked_at)),
+            Ok(claimed) => return Ok(ClaimAnswer { claimed, asked_at, waited: watch.is_some() }),
             Err(error) => {
                 metric_names::count_store_error(&error);
                 return Err(error);
@@ -52,7 +61,8 @@ pub(crate) async fn claim(
         };
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ok((Claimed::Busy { lease_left }, asked_at));
+            let claimed = Claimed::Busy { lease_left };
+            return Ok(ClaimAnswer { claimed, asked_at, waited: watch.is_some() });
         }
         // After the first claim only register and claim again, so that no hint between claim and
         // wait is missed.
@@ -168,13 +178,21 @@ pub(crate) async fn run_while_renewing<T>(
     effect: impl Future<Output = T>,
 ) -> T {
     let renewal = async {
-        renew_until_lost(store, key, token, lease, Instant::now(), None).await;
+        let since = Instant::now();
+        renew_until_lost(store, key, token, lease, since, None, RecordRenewals::Yes).await;
         std::future::pending::<()>().await;
     };
     tokio::select! {
         result = effect => result,
         () = renewal => unreachable!("the renewal never ends"),
     }
+}
+
+/// Whether renewals are part of the recorded activity: not those of a consumer group's partitions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordRenewals {
+    Yes,
+    No,
 }
 
 /// Extends a claim every third of its lease until `until`. Returns when the claim is lost, or when
@@ -186,6 +204,7 @@ pub(crate) async fn renew_until_lost(
     lease: Duration,
     since: Instant,
     until: Option<Instant>,
+    record: RecordRenewals,
 ) {
     let mut alive_until = deadline_after(since, lease);
     let mut next = deadline_after(since, lease / 3);
@@ -193,7 +212,12 @@ pub(crate) async fn renew_until_lost(
         tokio::time::sleep_until(next).await;
         let asked_at = Instant::now();
         match tokio::time::timeout_at(alive_until, store.extend(key, token, lease)).await {
-            Ok(Ok(Step::Done(_))) => alive_until = deadline_after(asked_at, lease),
+            Ok(Ok(Step::Done(_))) => {
+                alive_until = deadline_after(asked_at, lease);
+                if record == RecordRenewals::Yes {
+                    activity::record(Activity::Renewed(key));
+                }
+            }
             Ok(Ok(Step::Lost)) => return,
             Ok(Err(error)) => metric_names::count_store_error(&error),
             Err(_) => return,

@@ -45,6 +45,7 @@ pub use clock::{
     deadline_after, millis,
 };
 pub use error::{StoreError, StoreResult};
+pub use features::activity;
 #[cfg(feature = "bus")]
 pub use features::bus;
 #[cfg(feature = "command")]

@@ -91,7 +91,7 @@ pub use hapax_core::{
     Promise, Put, Queue, Record, Records, RunContext, Severity, Step, Store, StoreError,
     StoreResult, Swept, Tenant, Ticket, Token, Version, Watch,
 };
-pub use hapax_core::{claims, log, memory, metric_names, records, trace, worker};
+pub use hapax_core::{activity, claims, log, memory, metric_names, records, trace, worker};
 
 // Clocks and durations, and the timeout that edges put around store calls.
 pub use hapax_core::{

@@ -32,6 +32,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::activity::{self, Activity};
 use crate::{
     Deleted, Expect, InvalidKey, Key, Put, Record, Records, StoreError, StoreResult, Tenant,
     Version, metric_names,
@@ -200,7 +201,7 @@ impl Documents {
             let (expected, is_final) = self.expected(&key, expect).await?;
             match self.write(&key, json.clone(), &expected, ttl).await? {
                 Put::Stored { version, created } => return Ok(StoredDocument { version, created }),
-                Put::Conflict if is_final => return Err(DocumentError::Conflict),
+                Put::Conflict if is_final => return Err(outdated(&key)),
                 Put::Conflict => {}
             }
         }
@@ -260,7 +261,7 @@ impl Documents {
                 return Err(missing.into());
             };
             if !expect.allows(&record.version) {
-                return Err(DocumentError::Conflict.into());
+                return Err(outdated(&key).into());
             }
             check(&record.value)?;
             let mut document = parse::<T>(record)?;
@@ -294,7 +295,7 @@ impl Documents {
                 Deleted::Missing if *expect == MatchCondition::Any => {
                     return Err(DocumentError::Missing);
                 }
-                _ if is_final => return Err(DocumentError::Conflict),
+                _ if is_final => return Err(outdated(&key)),
                 _ => {}
             }
         }
@@ -317,7 +318,7 @@ impl Documents {
             MatchCondition::Present | MatchCondition::OneOf(_) => {
                 let current = self.read(key).await?.map(|record| record.version);
                 let version = current.filter(|version| expect.allows(version));
-                (Expect::Version(version.ok_or(DocumentError::Conflict)?), false)
+                (Expect::Version(version.ok_or_else(|| outdated(key))?), false)
             }
         })
     }
@@ -354,6 +355,12 @@ impl MatchCondition {
             Self::OneOf(versions) => versions.contains(current),
         }
     }
+}
+
+/// The error of a write that expected another version, recorded as activity.
+fn outdated(key: &Key) -> DocumentError {
+    activity::record(Activity::Outdated(key));
+    DocumentError::Conflict
 }
 
 /// Makes a store call, measures and counts it.

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use metrics::counter;
+use tokio::time::Instant;
 
-use crate::claim_retry::{self, count_step, retry_once_on_disconnect};
+use crate::activity::{self, Activity, ClaimActivity};
+use crate::claim_retry::{self, ClaimAnswer, count_step, retry_once_on_disconnect};
 use crate::{
     ClaimRequest, Claimed, Claims, Fence, GiveBack, Key, OnceError, Step, StoreError, StoreResult,
     Ticket, Token, metric_names,
@@ -26,9 +28,17 @@ pub(crate) struct ClaimMetrics {
 pub(crate) struct EffectClaims {
     pub(crate) store: Arc<dyn Claims>,
     pub(crate) metrics: &'static ClaimMetrics,
+    /// The label of the owner of claims.
+    pub(crate) label: Option<Arc<str>>,
+    /// Whether claims are recorded as activity; not where an edge does so itself.
+    pub(crate) records: bool,
 }
 
 impl EffectClaims {
+    pub(crate) fn new(store: Arc<dyn Claims>, metrics: &'static ClaimMetrics) -> Self {
+        Self { store, metrics, label: None, records: true }
+    }
+
     /// Claims a key, and waits up to `wait` for another owner to settle it.
     pub(crate) async fn claim(
         &self,
@@ -36,8 +46,13 @@ impl EffectClaims {
         request: &ClaimRequest,
         wait: Duration,
     ) -> StoreResult<Claimed> {
+        let begun = Instant::now();
         let answer = claim_retry::claim(&self.store, key, request, wait, GiveBack::Keep).await;
-        let claimed = answer.map(|(claimed, _)| claimed);
+        if self.records {
+            let (answer, took) = (claim_activity(&answer), Some(begun.elapsed()));
+            activity::record(Activity::Claim { key, answer, took });
+        }
+        let claimed = answer.map(|answer| answer.claimed);
         let result = claimed.as_ref().map_or("error", self.metrics.begun);
         counter!(self.metrics.begin, "result" => result).increment(1);
         claimed
@@ -53,6 +68,9 @@ impl EffectClaims {
     ) -> Result<(), E> {
         let settle = || self.store.settle(key, token, value.clone());
         let answer = retry_once_on_disconnect(settle).await;
+        if self.records && matches!(answer, Ok(Step::Done(_))) {
+            activity::record(Activity::Settled(key));
+        }
         count_step(answer, "done", lost, |result| self.count_end(self.metrics.settled, result))
     }
 
@@ -77,7 +95,10 @@ impl EffectClaims {
         lost: E,
     ) -> Result<Fence, E> {
         match retry_once_on_disconnect(|| self.store.extend(key, token, lease)).await {
-            Ok(Step::Done(fence)) => Ok(fence),
+            Ok(Step::Done(fence)) => {
+                activity::record(Activity::Renewed(key));
+                Ok(fence)
+            }
             Ok(Step::Lost) => Err(lost),
             Err(error) => {
                 metric_names::count_store_error(&error);
@@ -113,5 +134,17 @@ impl EffectClaims {
                 Err(OnceError::Failed(error))
             }
         }
+    }
+}
+
+fn claim_activity(answer: &StoreResult<ClaimAnswer>) -> ClaimActivity {
+    let Ok(ClaimAnswer { claimed, waited, .. }) = answer else { return ClaimActivity::Failed };
+    match claimed {
+        Claimed::Granted { .. } => ClaimActivity::FirstRun,
+        Claimed::Settled { .. } if *waited => ClaimActivity::Waited,
+        Claimed::Settled { .. } => ClaimActivity::Replayed,
+        Claimed::Busy { .. } => ClaimActivity::InProgress,
+        Claimed::Mismatch => ClaimActivity::Reused,
+        Claimed::Unknown { .. } => ClaimActivity::Unknown,
     }
 }

@@ -1,5 +1,6 @@
 //! The features, built on nothing but the laws of the primitives.
 
+pub mod activity;
 #[cfg(feature = "bus")]
 pub mod bus;
 #[cfg(feature = "command")]

@@ -123,8 +123,13 @@ pub struct ClaimRequest {
 impl ClaimRequest {
     /// A claim with a fresh token, [`OnUnknown::Refuse`], no fingerprint and a retention of zero.
     pub fn new(lease: Duration) -> Self {
+        Self::labelled(lease, None)
+    }
+
+    /// As [`ClaimRequest::new`], with a label of the owner for operators ([`Token::labelled`]).
+    pub fn labelled(lease: Duration, label: Option<&str>) -> Self {
         Self {
-            token: Token::random(),
+            token: label.map_or_else(Token::random, Token::labelled),
             lease,
             retention: Duration::ZERO,
             fingerprint: None,

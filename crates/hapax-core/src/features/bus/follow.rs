@@ -13,6 +13,7 @@ use super::registry::{FollowRegistry, FollowedJob};
 use super::replay::PageReader;
 use super::ring::{FollowPosition, RingLookup};
 use super::{Bus, BusError};
+use crate::activity::{self, Activity, StreamActivity};
 use crate::log::{Attached, Cursor, MAX_NUMBER, PageRequest, SeqSearch};
 use crate::{Key, StoreResult, metric_names, with_timeout};
 
@@ -278,8 +279,14 @@ impl<F: EncodedFrame> Follower<F> {
         }
         let at = self.cursor().map_or_else(|| head.start(), |cursor| head.resume(cursor));
         let snapshot = JobFrame::snapshot(at, head.state.as_ref()?);
-        counter!(metric_names::BUS_GAPS).increment(1);
+        self.count_gap();
         Some(self.deliver(vec![JobFrame::gap(None, from, Some(at.offset)), snapshot]))
+    }
+
+    fn count_gap(&self) {
+        counter!(metric_names::BUS_GAPS).increment(1);
+        let tenant = self.job().tenant();
+        activity::record(Activity::Stream { tenant, change: StreamActivity::Gap });
     }
 
     /// The gap for a cursor of a job without a log. The follower then waits for the first event.
@@ -287,7 +294,7 @@ impl<F: EncodedFrame> Follower<F> {
         if self.position == FollowPosition::Start {
             return None;
         }
-        counter!(metric_names::BUS_GAPS).increment(1);
+        self.count_gap();
         self.move_to(FollowPosition::Start);
         Some(NextFrames::Frames(vec![JobFrame::gap(None, from, None)]))
     }

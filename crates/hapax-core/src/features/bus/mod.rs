@@ -42,6 +42,7 @@ pub use multi_follow::{MAX_JOBS, MultiCursor, MultiFollower, MultiFrame};
 
 use registry::FollowRegistry;
 
+use crate::activity::{self, Activity};
 use crate::claim_retry::retry_once_on_disconnect;
 use crate::log::{Appended, JobHead, LogEvent, LogRetention, MAX_APPEND, PageRequest};
 use crate::{
@@ -193,6 +194,7 @@ impl<F: EncodedFrame> Bus<F> {
         match retry_once_on_disconnect(|| store.append(events, retention)).await {
             Ok(answers) => {
                 answers.iter().for_each(|answer| count(label(answer), 1));
+                activity::record(Activity::Published { events, answers: &answers });
                 Ok(answers)
             }
             Err(error) => {

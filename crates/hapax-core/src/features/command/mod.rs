@@ -113,8 +113,8 @@ impl CommandConfig {
         on_unknown: OnUnknown;
     }
 
-    fn request(&self) -> ClaimRequest {
-        ClaimRequest::new(self.lease)
+    fn request(&self, label: Option<&str>) -> ClaimRequest {
+        ClaimRequest::labelled(self.lease, label)
             .retention(self.retention)
             .fingerprint(self.fingerprint.clone())
             .on_unknown(self.on_unknown)
@@ -236,7 +236,7 @@ pub struct Commands {
 impl Commands {
     /// The commands of the default tenant on this store.
     pub fn new(store: Arc<dyn Claims>) -> Self {
-        let claims = EffectClaims { store, metrics: &METRICS };
+        let claims = EffectClaims::new(store, &METRICS);
         Self { claims, tenant: Tenant::default(), config: CommandConfig::default() }
     }
 
@@ -245,6 +245,25 @@ impl Commands {
         tenant: Tenant;
         /// The configuration of [`Commands::once`], which sets the fingerprint itself.
         config: CommandConfig;
+    }
+
+    /// Labels the owner of commands that are begun, for operators ([`Token::labelled`]).
+    #[must_use]
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.claims.label = Some(label.as_ref().into());
+        self
+    }
+
+    /// Leaves the recording of claims as [activity](crate::activity) to the caller: an edge that asks twice for one request
+    /// records it once.
+    #[must_use]
+    pub fn without_activity(mut self) -> Self {
+        self.claims.records = false;
+        self
+    }
+
+    fn request(&self, config: &CommandConfig) -> ClaimRequest {
+        config.request(self.claims.label.as_deref())
     }
 
     fn key(&self, operation: Operation<'_>, key: &str) -> Result<Key, InvalidKey> {
@@ -258,7 +277,7 @@ impl Commands {
         key: &str,
         config: &CommandConfig,
     ) -> Result<Begun, CommandError> {
-        self.begin_claim(&self.key(operation, key)?, &config.request(), config.wait).await
+        self.begin_claim(&self.key(operation, key)?, &self.request(config), config.wait).await
     }
 
     /// Asks to run a command by its complete key and claim, and waits up to `wait` for another

@@ -61,7 +61,8 @@ impl Commands {
     {
         let config = self.config.clone();
         let wait = config.wait;
-        let once = OnceClaim::with_config(&self.tenant, operation, key, input, config)?;
+        let label = self.claims.label.as_deref();
+        let once = OnceClaim::with_config(&self.tenant, operation, key, input, config, label)?;
         let OnceClaim { key, request } = &once;
         match once.start(self.claims.claim(key, request, wait).await?)? {
             OnceStart::Replay(value) => Ok(Once::replayed(value)),
@@ -110,7 +111,8 @@ impl OnceClaim {
     ) -> Result<Self, OnceError<E>> {
         let defaults = CommandConfig::default();
         let retention = retention.unwrap_or(defaults.retention);
-        Self::with_config(tenant, operation, key, input, defaults.retention(retention))
+        let config = defaults.retention(retention);
+        Self::with_config(tenant, operation, key, input, config, None)
     }
 
     fn with_config<I: Serialize + ?Sized, E>(
@@ -119,10 +121,11 @@ impl OnceClaim {
         key: &str,
         input: &I,
         config: CommandConfig,
+        label: Option<&str>,
     ) -> Result<Self, OnceError<E>> {
         let key = Key::command(tenant, operation, key)?;
         let input = canonical_json(&serde_json::to_value(input)?);
-        let request = config.fingerprint(Fingerprint::of(&[input.as_bytes()])).request();
+        let request = config.fingerprint(Fingerprint::of(&[input.as_bytes()])).request(label);
         Ok(Self { key, request })
     }
 

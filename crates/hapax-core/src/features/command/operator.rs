@@ -53,9 +53,9 @@ impl Commands {
             ClaimState::Failed { .. } => {
                 // A failed command has no owner: the operator claims it like any other caller.
                 let config = self.config.clone().fingerprint(view.fingerprint);
-                let request = config.on_unknown(OnUnknown::Refuse).request();
+                let request = self.request(&config.on_unknown(OnUnknown::Refuse));
                 let claiming = claim(store, &key, &request, Duration::ZERO, GiveBack::Keep);
-                match claiming.await?.0 {
+                match claiming.await?.claimed {
                     Claimed::Granted { ticket, .. } => {
                         let token = ticket.token;
                         // Without an answer to the second step the command fails again, with one more

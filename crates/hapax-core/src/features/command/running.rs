@@ -5,6 +5,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Begun, CommandConfig, CommandError, Commands, StoredResponse};
+use crate::claim_retry::RecordRenewals;
 use crate::{Fence, Key, Operation, StoreResult, Ticket, claim_retry};
 
 /// The answer to [`Commands::start`].
@@ -39,7 +40,7 @@ impl Commands {
         config: &CommandConfig,
     ) -> Result<Started, CommandError> {
         let key = self.key(operation, key)?;
-        match self.begin_claim(&key, &config.request(), config.wait).await? {
+        match self.begin_claim(&key, &self.request(config), config.wait).await? {
             Begun::Granted { ticket, attempt } => {
                 Ok(Started::Running(self.run_granted(key, ticket, attempt, config.lease)))
             }
@@ -59,7 +60,9 @@ impl Commands {
             let (store, key) = (self.claims.store.clone(), key.clone());
             let (token, since) = (ticket.token.clone(), Instant::now());
             async move {
-                claim_retry::renew_until_lost(&*store, &key, &token, lease, since, None).await;
+                let record = RecordRenewals::Yes;
+                claim_retry::renew_until_lost(&*store, &key, &token, lease, since, None, record)
+                    .await;
             }
         });
         RunningCommand { commands: self.clone(), key, ticket, attempt, renewal }

@@ -139,7 +139,7 @@ pub struct Inbox {
 impl Inbox {
     /// The inboxes of the default tenant on this store.
     pub fn new(store: Arc<dyn Claims>) -> Self {
-        let claims = EffectClaims { store, metrics: &METRICS };
+        let claims = EffectClaims::new(store, &METRICS);
         Self { claims, tenant: Tenant::default(), config: InboxConfig::default() }
     }
 
@@ -148,6 +148,13 @@ impl Inbox {
         tenant: Tenant;
         /// The configuration of [`Inbox::once`].
         config: InboxConfig;
+    }
+
+    /// Labels the owner of messages that are received, for operators ([`Token::labelled`]).
+    #[must_use]
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.claims.label = Some(label.as_ref().into());
+        self
     }
 
     /// Runs `effect` for a new message, and settles the message; the lease is renewed meanwhile. A
@@ -187,7 +194,7 @@ impl Inbox {
         config: &InboxConfig,
     ) -> Result<Received, InboxError> {
         let key = self.key(consumer, message_id)?;
-        let request = ClaimRequest::new(config.lease)
+        let request = ClaimRequest::labelled(config.lease, self.claims.label.as_deref())
             .retention(config.retention)
             .on_unknown(OnUnknown::TakeOver);
         match self.claims.claim(&key, &request, Duration::ZERO).await? {

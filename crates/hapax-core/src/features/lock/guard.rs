@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{LockConfig, LockError, Locks};
+use crate::claim_retry::RecordRenewals;
 use crate::{Fence, Key, Ticket, Token, claim_retry, deadline_after, metric_names};
 
 /// A held lock. It is renewed in the background as [`LockConfig::renew_for`] says.
@@ -42,7 +43,8 @@ impl LockGuard {
             match renew_for {
                 Some(longest) => {
                     let until = Some(deadline_after(since, longest));
-                    claim_retry::renew_until_lost(store.as_ref(), &name, &token, ttl, since, until)
+                    let (store, record) = (store.as_ref(), RecordRenewals::Yes);
+                    claim_retry::renew_until_lost(store, &name, &token, ttl, since, until, record)
                         .await;
                 }
                 None => tokio::time::sleep_until(deadline_after(since, ttl)).await,

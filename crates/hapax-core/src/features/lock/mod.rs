@@ -24,10 +24,12 @@ use tokio::time::Instant;
 
 pub use guard::LockGuard;
 
+use crate::activity::{self, Activity, ClaimActivity};
+use crate::claim_retry::ClaimAnswer;
 use crate::claims::ClaimState;
 use crate::{
     ClaimRequest, Claimed, Claims, Fence, GiveBack, InvalidKey, Key, OnUnknown, Step, StoreError,
-    Tenant, Ticket, Token, claim_retry, metric_names,
+    StoreResult, Tenant, Ticket, Token, claim_retry, metric_names,
 };
 
 /// Why a lock was not taken, renewed or released.
@@ -68,6 +70,7 @@ pub struct Locks {
     store: Arc<dyn Claims>,
     tenant: Tenant,
     source: &'static str,
+    label: Option<Arc<str>>,
 }
 
 /// How a lock is held: by default for five seconds, renewed for up to an hour, without waiting, and
@@ -137,7 +140,7 @@ pub struct LockView {
 impl Locks {
     /// Locks of the default tenant on this store.
     pub fn new(store: Arc<dyn Claims>) -> Self {
-        Self { store, tenant: Tenant::default(), source: "library" }
+        Self { store, tenant: Tenant::default(), source: "library", label: None }
     }
 
     crate::builder_methods! {
@@ -145,6 +148,13 @@ impl Locks {
         tenant: Tenant;
         /// The `source_type` label of the metrics; never anything that identifies a person.
         source: &'static str;
+    }
+
+    /// Labels the owner of locks that are taken, for operators ([`Token::labelled`]).
+    #[must_use]
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.label = Some(label.as_ref().into());
+        self
     }
 
     /// Takes a lock, waiting up to `wait`, and leaves renewal and release to the caller.
@@ -164,23 +174,27 @@ impl Locks {
         wait: Duration,
     ) -> Result<(Ticket, Instant), LockError> {
         // A lock is a claim that may be taken over, and is forgotten, when its lease has run out.
-        let request = ClaimRequest::new(ttl).on_unknown(OnUnknown::TakeOver);
+        let request = ClaimRequest::labelled(ttl, self.label.as_deref());
+        let request = request.on_unknown(OnUnknown::TakeOver);
+        let begun = Instant::now();
         let answer = claim_retry::claim(&self.store, key, &request, wait, GiveBack::Forget).await;
+        let took = Some(begun.elapsed());
+        activity::record(Activity::Claim { key, answer: lock_activity(&answer), took });
         let count = |status| {
             counter!(metric_names::LOCK_ACQUIRE, "status" => status, "source_type" => self.source)
                 .increment(1);
         };
         match answer {
-            Ok((Claimed::Granted { ticket, .. }, asked_at)) => {
+            Ok(ClaimAnswer { claimed: Claimed::Granted { ticket, .. }, asked_at, .. }) => {
                 count("acquired");
                 Ok((ticket, asked_at))
             }
-            Ok((Claimed::Busy { lease_left }, _)) => {
+            Ok(ClaimAnswer { claimed: Claimed::Busy { lease_left }, .. }) => {
                 count("held");
                 counter!(metric_names::LOCK_MISS, "source_type" => self.source).increment(1);
                 Err(LockError::Held { retry_after: lease_left })
             }
-            Ok((other, _)) => {
+            Ok(ClaimAnswer { claimed: other, .. }) => {
                 count("error");
                 let reason = format!("a lock cannot be {}", label(&other));
                 Err(StoreError::Internal { reason, source: None }.into())
@@ -201,7 +215,10 @@ impl Locks {
     ) -> Result<Fence, LockError> {
         let key = Key::lock(&self.tenant, name)?;
         match self.store.extend(&key, token, ttl).await? {
-            Step::Done(fence) => Ok(fence),
+            Step::Done(fence) => {
+                activity::record(Activity::Renewed(&key));
+                Ok(fence)
+            }
             Step::Lost => Err(LockError::Lost),
         }
     }
@@ -213,6 +230,9 @@ impl Locks {
 
     async fn release_key(&self, key: &Key, token: &Token) -> Result<(), LockError> {
         let answer = self.store.give_back(key, token, GiveBack::Forget).await;
+        if let Ok(Step::Done(_)) = answer {
+            activity::record(Activity::Settled(key));
+        }
         claim_retry::count_step(answer, "released", LockError::Lost, |status| {
             counter!(metric_names::LOCK_RELEASE, "status" => status, "source_type" => self.source)
                 .increment(1);
@@ -259,6 +279,14 @@ impl Locks {
             Err(LockError::Held { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+fn lock_activity(answer: &StoreResult<ClaimAnswer>) -> ClaimActivity {
+    match answer.as_ref().map(|answer| &answer.claimed) {
+        Ok(Claimed::Granted { .. }) => ClaimActivity::FirstRun,
+        Ok(Claimed::Busy { .. }) => ClaimActivity::Held,
+        _ => ClaimActivity::Failed,
     }
 }
 

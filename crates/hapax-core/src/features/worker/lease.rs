@@ -1,13 +1,17 @@
 //! Leases of batches, and until when they hold.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::QueuePause;
+use crate::activity::{self, Activity, QueueOutcomes};
 use crate::queue::{ItemId, ItemOutcome, LeaseRequest, LeasedItem, QueueName, Resolved};
 use crate::{
-    Queue, StoreError, StoreResult, Token, Watch, deadline_after, metric_names, with_timeout,
+    Queue, Records, StoreError, StoreResult, Tenant, Token, Watch, deadline_after, metric_names,
+    with_timeout,
 };
 
 /// The queue and the times that all leases of a worker share.
@@ -25,6 +29,7 @@ struct LeasedQueue {
 pub struct QueueLeaser {
     queue: Arc<LeasedQueue>,
     unanswered: Option<LeaseRequest>,
+    pause: Option<QueuePause>,
 }
 
 /// The answer to one lease call.
@@ -49,7 +54,14 @@ impl QueueLeaser {
     pub fn new(store: Arc<dyn Queue>, queue: QueueName, lease: Duration) -> Self {
         let store_timeout = Duration::from_secs(5);
         let queue = LeasedQueue { store, name: queue, lease, store_timeout };
-        Self { queue: Arc::new(queue), unanswered: None }
+        Self { queue: Arc::new(queue), unanswered: None, pause: None }
+    }
+
+    /// Leases nothing while an operator has [paused](super::pause) the queue.
+    #[must_use]
+    pub fn pausable(mut self, store: Arc<dyn Records>) -> Self {
+        self.pause = Some(QueuePause::new(store, &self.queue.name));
+        self
     }
 
     /// The longest that one store call may take; 5 s by default.
@@ -69,23 +81,37 @@ impl QueueLeaser {
 
     /// Leases up to `max_rows`; after an error the next call repeats this one, with its number of rows.
     pub async fn lease(&mut self, max_rows: usize) -> StoreResult<LeasedBatch> {
+        // Rows of an unanswered call may be ours already, so that call is repeated also during a pause.
+        if self.unanswered.is_none()
+            && let Some(pause) = &mut self.pause
+            && pause.is_paused().await
+        {
+            return Ok(self.batch(Vec::new(), Token::random(), Instant::now(), max_rows));
+        }
         let LeasedQueue { store, name, lease, store_timeout } = &*self.queue;
         let take = self.unanswered.take().unwrap_or_else(|| LeaseRequest::new(max_rows, *lease));
         let asked_at = Instant::now();
         match with_timeout(*store_timeout, store.lease(name, &take)).await {
-            Ok(rows) => {
-                let deadline = LeaseDeadline::new(deadline_after(asked_at, *lease));
-                let queue = self.queue.clone();
-                let asked_for = take.max_items;
-                let lease = BatchLease { queue, token: take.token, asked_at, deadline };
-                Ok(LeasedBatch { rows, lease: Arc::new(lease), asked_for })
-            }
+            Ok(rows) => Ok(self.batch(rows, take.token, asked_at, take.max_items)),
             Err(error) => {
                 report_store_error("leasing rows", &error);
                 self.unanswered = Some(take);
                 Err(error)
             }
         }
+    }
+
+    fn batch(
+        &self,
+        rows: Vec<LeasedItem>,
+        token: Token,
+        asked_at: Instant,
+        asked_for: usize,
+    ) -> LeasedBatch {
+        let deadline = LeaseDeadline::new(deadline_after(asked_at, self.queue.lease));
+        let tenants = RowTenants::of(&rows);
+        let lease = BatchLease { queue: self.queue.clone(), token, asked_at, deadline, tenants };
+        LeasedBatch { rows, lease: Arc::new(lease), asked_for }
     }
 
     /// Whether the last lease call failed, so that rows may be leased to us that we do not know.
@@ -100,9 +126,53 @@ pub struct BatchLease {
     token: Token,
     asked_at: Instant,
     deadline: LeaseDeadline,
+    tenants: RowTenants,
+}
+
+/// The tenants of a batch's rows, for the recorded activity.
+enum RowTenants {
+    NotRecorded,
+    Same(Tenant),
+    ById(HashMap<ItemId, Tenant>),
+}
+
+impl RowTenants {
+    fn of(rows: &[LeasedItem]) -> Self {
+        let Some(first) = rows.first().filter(|_| activity::is_recorded()) else {
+            return Self::NotRecorded;
+        };
+        let tenant = &first.item.tenant;
+        if rows.iter().all(|row| row.item.tenant == *tenant) {
+            return Self::Same(tenant.clone());
+        }
+        Self::ById(rows.iter().map(|row| (row.item.id, row.item.tenant.clone())).collect())
+    }
 }
 
 impl BatchLease {
+    /// Records the outcomes that were written as activity of the rows' tenants.
+    pub(super) fn record(&self, outcomes: &[(ItemId, ItemOutcome)], resolved: &[Resolved]) {
+        let written = outcomes.iter().zip(resolved);
+        let written = written.filter(|(_, resolved)| **resolved != Resolved::Lost);
+        let (queue, tenants) = (self.queue.name.as_str(), &self.tenants);
+        let record = |tenant: &Tenant, outcomes: QueueOutcomes| {
+            activity::record(Activity::Resolved { tenant, queue, outcomes });
+        };
+        match tenants {
+            RowTenants::NotRecorded => {}
+            RowTenants::Same(tenant) => {
+                let mut sum = QueueOutcomes::default();
+                written.for_each(|((_, outcome), _)| sum.add(&counted(outcome)));
+                record(tenant, sum);
+            }
+            RowTenants::ById(tenants) => {
+                for ((id, outcome), _) in written {
+                    tenants.get(id).into_iter().for_each(|of| record(of, counted(outcome)));
+                }
+            }
+        }
+    }
+
     /// How long ago the lease was asked for.
     pub fn elapsed(&self) -> Duration {
         self.asked_at.elapsed()
@@ -175,6 +245,18 @@ impl LeaseDeadline {
     fn set(&self, until: Instant) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
+}
+
+/// An outcome as a count. A row that is handed back was not tried.
+fn counted(outcome: &ItemOutcome) -> QueueOutcomes {
+    let mut counts = QueueOutcomes::default();
+    match outcome {
+        ItemOutcome::Ack { .. } => counts.acked = 1,
+        ItemOutcome::Retry { counts: true, .. } => counts.retried = 1,
+        ItemOutcome::Retry { .. } => {}
+        ItemOutcome::Bury { .. } => counts.buried = 1,
+    }
+    counts
 }
 
 fn report_store_error(call: &str, error: &StoreError) {

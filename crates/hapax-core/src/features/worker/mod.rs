@@ -39,8 +39,10 @@ mod backoff;
 mod circuit_breaker;
 mod lease;
 mod outcome_writer;
+mod pause;
 
 pub use backoff::Backoff;
 pub use circuit_breaker::{BegunSend, Blame, CircuitBreaker, DoubtfulFailure, TargetHealth};
 pub use lease::{BatchLease, LeaseDeadline, LeasedBatch, QueueLeaser};
 pub use outcome_writer::{OutcomeSender, OutcomeWriter, WriteReport};
+pub use pause::{PausedQueue, QueuePause, pause, paused, resume};

@@ -134,6 +134,7 @@ impl<T> OutcomeWriter<T> {
         match self.lease.resolve(&self.outcomes).await {
             Ok(resolved) => {
                 self.unresolved = self.unresolved.saturating_sub(resolved.len() as u64);
+                self.lease.record(&self.outcomes, &resolved);
                 self.report(WriteReport::Written(&resolved));
             }
             Err(_) if !self.retries || self.lease.is_long_lapsed() => {

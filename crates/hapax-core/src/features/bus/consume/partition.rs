@@ -9,6 +9,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::{ConsumerProgress, Group};
+use crate::claim_retry::{ClaimAnswer, RecordRenewals};
 use crate::log::TailPosition;
 use crate::{
     ClaimRequest, Claimed, Claims, Expect, Fence, GiveBack, Key, Put, StoreResult, Ticket, Version,
@@ -41,13 +42,15 @@ impl PartitionLease {
         let lease = group.config.lease;
         let request = ClaimRequest::new(lease);
         let claim = claim_retry::claim(&claims, &key, &request, Duration::ZERO, GiveBack::Forget);
-        let (answer, since) = claim.await?;
-        let Claimed::Granted { ticket, .. } = answer else { return Ok(None) };
+        let ClaimAnswer { claimed, asked_at: since, .. } = claim.await?;
+        let Claimed::Granted { ticket, .. } = claimed else { return Ok(None) };
         let state = watch::Sender::new(LeaseState::Held);
         let renewal = {
             let (key, token, state) = (key.clone(), ticket.token.clone(), state.clone());
             async move {
-                claim_retry::renew_until_lost(&*claims, &key, &token, lease, since, None).await;
+                let record = RecordRenewals::No;
+                claim_retry::renew_until_lost(&*claims, &key, &token, lease, since, None, record)
+                    .await;
                 state.send_replace(LeaseState::Lost);
             }
         };
