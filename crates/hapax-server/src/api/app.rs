@@ -19,7 +19,9 @@ use tokio::time::Instant;
 
 use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
+use super::request::session::ConsoleSessions;
 use super::sse::{EventBus, EventStreams};
+use super::v1::AuditLog;
 use crate::daemon::{Readiness, ReadinessState};
 use crate::problem::{Problem, ProblemKind};
 use crate::settings::ServeSettings;
@@ -32,6 +34,8 @@ pub(crate) struct AppStateInner {
     pub(crate) settings: ServeSettings,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) access: AccessPolicy,
+    pub(crate) sessions: ConsoleSessions,
+    pub(crate) audit: AuditLog,
     pub(crate) request_limits: TenantRequestLimits,
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
     pub(crate) operator_limits: TenantRequestLimits,
@@ -85,6 +89,8 @@ impl AppState {
             request_limits: TenantRequestLimits::new(&access, settings.in_flight),
             operator_limits: TenantRequestLimits::new(&access, settings.in_flight),
             access,
+            sessions: ConsoleSessions::default(),
+            audit: AuditLog::new(store.clone(), random_node_name()),
             readiness,
             bus,
             streams: EventStreams::new(&settings, tenants.len()),
@@ -177,4 +183,10 @@ fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> EventBus {
         .max_event_bytes(settings.body_limit)
         .poll_interval(settings.event_poll);
     EventBus::with_frames(store, config)
+}
+
+/// A name that tells this process from others on the same store.
+fn random_node_name() -> Arc<str> {
+    let token = hapax::Token::random();
+    format!("serve-{}", &token.as_str()[..8]).into()
 }

@@ -15,7 +15,7 @@ use super::pages::{self, openapi};
 use super::request::admission;
 use super::response::raw_json_response;
 use super::sse::cors;
-use super::v1::{commands, events, inbox, locks, operator, queues, records};
+use super::v1::{commands, events, inbox, locks, operator, queues, records, session};
 use crate::daemon::{admin, method_not_allowed, with_common_layers};
 use crate::problem::{Problem, ProblemKind};
 
@@ -40,8 +40,11 @@ pub(crate) fn router(app: &AppState) -> Router {
         .routes(routes!(queues::dead))
         .routes(routes!(queues::requeue))
         .routes(routes!(queues::discard))
+        .routes(routes!(session::show, session::sign_in, session::sign_out))
+        .routes(routes!(operator::audit::list_audit))
         .routes(routes!(operator::list))
-        .routes(routes!(operator::locks))
+        .routes(routes!(operator::locks::list_locks))
+        .routes(routes!(operator::locks::force_release))
         .routes(routes!(operator::show, operator::settle, operator::release))
         .routes(routes!(operator::sweep))
         .routes(routes!(admin::healthz))

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Backend, CliError, ClientRequest, ListPage, PageArgs, TicketArgs, duration, print_line,
-    read_value, with_exit_codes,
+    read_value, shown_key, with_exit_codes,
 };
 use crate::api::{CommandList, SweepResult};
 use crate::leased_run::CommandRunArgs;
@@ -322,7 +322,7 @@ impl ListPage for CommandList {
                 format!("{} ago", seconds(command.begun_ms_ago)),
                 seconds(command.expires_in_ms),
                 command.operation,
-                command.key,
+                shown_key(command.key),
                 command.scope.unwrap_or_else(|| "-".into()),
             ]
         });

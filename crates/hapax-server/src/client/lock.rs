@@ -9,7 +9,9 @@ use hyper::Method;
 use serde_json::json;
 
 use super::error::exit_code_of;
-use super::{ClientRequest, ListPage, PageArgs, ServerActionArgs, duration, with_exit_codes};
+use super::{
+    ClientRequest, ListPage, PageArgs, ServerActionArgs, duration, shown_key, with_exit_codes,
+};
 use crate::api::{ListedLock, LockList};
 use crate::leased_run::{self, LockRunArgs};
 
@@ -112,7 +114,7 @@ impl ListPage for LockList {
         let time = |ms| humantime::format_duration(Duration::from_millis(ms)).to_string();
         let row = |lock: ListedLock| {
             let taken = format!("{} ago", time(lock.taken_ms_ago));
-            vec![taken, time(lock.expires_in_ms), lock.fence.to_string(), lock.key]
+            vec![taken, time(lock.expires_in_ms), lock.fence.to_string(), shown_key(lock.key)]
         };
         (self.locks.into_iter().map(row).collect(), self.next)
     }

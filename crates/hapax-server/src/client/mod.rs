@@ -26,7 +26,7 @@ pub(crate) use error::CliError;
 pub(crate) use server_client::{ClientRequest, ClientResponse, ServerClient};
 pub(crate) use terminal::{
     ListPage, PageArgs, columns, print_bytes, print_line, print_note, print_response, progress_bar,
-    read_value,
+    read_value, shown_key,
 };
 
 /// The exit codes, as every command's `--help` shows them. 69 and 75 are those of `sysexits.h`.

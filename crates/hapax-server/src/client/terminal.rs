@@ -57,7 +57,7 @@ fn fields(object: &Map<String, Value>) -> String {
         .iter()
         .filter(|(name, _)| inner.is_none() || *name != "response")
         .chain(inner.into_iter().flatten())
-        .filter(|(_, value)| !value.is_null())
+        .filter(|(name, value)| !value.is_null() && (*name != "masked" || **value != false))
         .map(|(name, value)| field(name, value))
         .partition(|(name, _)| name.starts_with("body"));
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -131,6 +131,11 @@ impl PageArgs {
             }
         }
     }
+}
+
+/// A key in a table; the server hides it from callers that may not see it.
+pub(crate) fn shown_key(key: Option<String>) -> String {
+    key.unwrap_or_else(|| "(masked)".into())
 }
 
 /// Aligns the cells of rows in columns; the last column is not padded.

@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   hapax token new --name checkout --tenant shop --scope data
   hapax token new --name grafana --scope metrics
+  hapax token new --name dashboard --scope read          looks at everything, keys masked
   hapax token new --name ops --scope data --scope admin
 
 The token is shown only once: the server's file holds its hash. Give it to the client (in

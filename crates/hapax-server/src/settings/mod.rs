@@ -21,8 +21,8 @@ pub(crate) use line::LineSettings;
 pub(crate) use proxy::{HostPolicy, ProxySettings, RouteSection, StatusVerdicts, UpstreamUrl};
 pub(crate) use relay::RelaySettings;
 pub(crate) use serve::{
-    AllowedOrigins, IngestDomains, ServeSettings, SigningSecret, TokenRule, TokenScope,
-    check_token_name,
+    AllowedOrigins, ConsoleReveal, ConsoleSwitch, IngestDomains, ServeSettings, SigningSecret,
+    TokenRule, TokenScope, check_token_name,
 };
 pub(crate) use shared::{MAX_LEASE, MIN_LEASE};
 #[cfg(test)]

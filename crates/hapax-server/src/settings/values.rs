@@ -12,7 +12,7 @@ use hapax_relay::AfterDead;
 use serde::de::{Deserialize, Deserializer, Error};
 use tracing::level_filters::LevelFilter;
 
-use super::HostPolicy;
+use super::{ConsoleReveal, ConsoleSwitch, HostPolicy};
 
 /// The value of a setting. An error never repeats the text, which may hold a password.
 pub(crate) trait SettingValue: Sized {
@@ -46,6 +46,8 @@ choices! {
     OnStoreError { "closed" => Self::Closed, "open" => Self::Open }
     AfterDead { "wait" => Self::Wait, "continue" => Self::Continue }
     Verdict { "keep" => Self::Keep, "give-back" => Self::GiveBack, "unknown" => Self::Unknown }
+    ConsoleSwitch { "on" => Self::On, "off" => Self::Off }
+    ConsoleReveal { "allowed" => Self::Allowed, "never" => Self::Never }
     HostPolicy { "keep" => Self::Keep, "upstream" => Self::Upstream }
 }
 

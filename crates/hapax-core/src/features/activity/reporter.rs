@@ -123,11 +123,13 @@ impl ActivityReport {
         Ok(self.start_with(store, recorder))
     }
 
-    pub(super) fn recorder(&self) -> Arc<ActivityRecorder> {
+    /// A recorder for [`ActivityReport::start_with`].
+    pub fn recorder(&self) -> Arc<ActivityRecorder> {
         Arc::new(ActivityRecorder::new(self.clock.clone(), self.claims_are_requests))
     }
 
-    pub(super) fn start_with(
+    /// As [`ActivityReport::start`], with a recorder that need not be that of the process.
+    pub fn start_with(
         self,
         store: Arc<dyn Store>,
         recorder: Arc<ActivityRecorder>,
@@ -325,7 +327,7 @@ impl ReporterTask {
             if Instant::now() >= collect_at {
                 self.collect().await;
                 self.write().await;
-                collect_at = Instant::now() + interval;
+                collect_at = (collect_at + interval).max(Instant::now());
             }
             if Instant::now() >= self.beat_at {
                 self.beat(interval, false).await;

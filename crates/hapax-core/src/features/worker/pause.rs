@@ -92,3 +92,45 @@ impl QueuePause {
         self.is_paused
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryStore;
+    use crate::queue::{ItemOutcome, QueueItem};
+    use crate::worker::{LeasedBatch, OutcomeWriter, QueueLeaser};
+    use crate::{ManualClock, Queue, RuntimeClock, Tenant};
+
+    #[tokio::test(start_paused = true)]
+    async fn pause_stops_leasing_within_a_second_until_resumed() {
+        let store = Arc::new(MemoryStore::new(Arc::new(RuntimeClock::default())));
+        let queue = QueueName::outbox();
+        let item = || QueueItem::new(&Tenant::default(), "t", "{}");
+        store.enqueue(&queue, &[item(), item()]).await.unwrap();
+        let leaser = QueueLeaser::new(store.clone(), queue.clone(), Duration::from_secs(30));
+        let mut leaser = leaser.pausable(store.clone());
+        let LeasedBatch { rows, lease, .. } = leaser.lease(1).await.unwrap();
+        assert_eq!(rows.len(), 1);
+
+        let clock = ManualClock::default();
+        let first = pause(&*store, &clock, &queue, "ann", Some("broker upgrade")).await.unwrap();
+        let second = pause(&*store, &clock, &queue, "bob", None).await.unwrap();
+        assert_eq!(second, first, "the first pause stays");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(leaser.lease(1).await.unwrap().rows.is_empty());
+
+        // The row in flight is finished all the same.
+        let (outcomes, writer) = OutcomeWriter::new(&lease, 1);
+        outcomes.send(rows[0].item.id, ItemOutcome::Ack { retention: Duration::ZERO }, ());
+        drop(outcomes);
+        writer.run_while_renewing(async {}).await;
+        let depth = store.depth(&queue, None).await.unwrap();
+        assert_eq!((depth.waiting, depth.in_flight), (1, 0));
+
+        assert!(resume(&*store, &queue).await.unwrap());
+        assert!(!resume(&*store, &queue).await.unwrap());
+        assert_eq!(paused(&*store, &queue).await.unwrap(), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(leaser.lease(1).await.unwrap().rows.len(), 1);
+    }
+}

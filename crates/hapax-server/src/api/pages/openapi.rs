@@ -28,8 +28,9 @@ document (RFC 9457) whose `type` ends in a stable code.";
         (name = "commands", description = "The effect happens once, and every caller gets the same response"),
         (name = "inbox", description = "A message that is delivered twice takes effect once"),
         (name = "events", description = "Events of jobs, each delivered once and in order, across reconnects"),
-        (name = "queues", description = "Queue depths, and decisions about dead letters; needs the scope `admin`"),
-        (name = "operator", description = "Decisions about commands whose owner is gone; needs the scope `admin`"),
+        (name = "queues", description = "Queue depths, and decisions about dead letters; reading needs the scope `read` or `admin`, the rest `admin`"),
+        (name = "operator", description = "Decisions about commands whose owner is gone, and the audit log; reading needs the scope `read` or `admin`, the rest `admin`"),
+        (name = "session", description = "Signing in to the console; needs no scope"),
         (name = "system", description = "Health, readiness and metrics"),
     ),
 )]

@@ -8,16 +8,18 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hapax::Tenant;
-use hyper::header::ORIGIN;
+use hyper::Method;
+use hyper::header::{AUTHORIZATION, HeaderMap, ORIGIN};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::auth::{AccessPolicy, ApiCaller};
+use super::auth::{AccessPolicy, ApiCaller, Credentials};
 use super::parse_query;
+use super::session::cookie::SessionId;
 use super::{headers, local_only};
 use crate::api::app::AppState;
 use crate::api::sse::{cors, signed_link::accepts_signed_link};
 use crate::problem::{Problem, ProblemKind};
-use crate::settings::TokenScope;
+use crate::settings::{ConsoleSwitch, TokenScope};
 
 /// Refuses repeated headers, foreign hosts and sites, wrong tokens and too many concurrent requests.
 pub(crate) async fn admit(
@@ -25,28 +27,48 @@ pub(crate) async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match check(&app, &request) {
-        Ok(Admission { caller, _permit }) => {
-            let tenant = caller.as_ref().map(|caller| caller.tenant.clone());
-            if let Some(caller) = caller {
-                request.extensions_mut().insert(caller);
-            }
+    let admission = match check(&app, &request) {
+        Ok(Identified::Nobody) => Ok(None),
+        Ok(Identified::Caller(caller, limits)) => {
+            limits.acquire(&caller).map(|p| Some((caller, p)))
+        }
+        Ok(Identified::Session(id, allowed)) => admit_session(&app, &id, allowed).await.map(Some),
+        Err(problem) => Err(problem),
+    };
+    match admission {
+        Ok(None) => next.run(request).await,
+        Ok(Some((caller, _permit))) => {
+            let tenant = caller.tenant.clone();
+            request.extensions_mut().insert(caller);
             let mut response = next.run(request).await;
-            if let Some(tenant) = tenant {
-                response.extensions_mut().insert(tenant);
-            }
+            response.extensions_mut().insert(tenant);
             response
         }
         Err(problem) => problem.into_response(),
     }
 }
 
-struct Admission {
-    caller: Option<ApiCaller>,
-    _permit: Option<RequestPermit>,
+/// Who sent a request, as far as its headers tell.
+enum Identified<'a> {
+    /// Whoever it is may send it.
+    Nobody,
+    Caller(ApiCaller, &'a TenantRequestLimits),
+    /// Somebody with the cookie of a session, which must have one of these scopes.
+    Session(SessionId, &'static [TokenScope]),
 }
 
-fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
+async fn admit_session(
+    app: &AppState,
+    id: &SessionId,
+    allowed: &[TokenScope],
+) -> Result<(ApiCaller, RequestPermit), Problem> {
+    let rule = app.sessions.find(app, id).await?;
+    let caller = ApiCaller::of_token(rule, Credentials::ConsoleSession, allowed)?;
+    let permit = app.operator_limits.acquire(&caller)?;
+    Ok((caller, permit))
+}
+
+fn check<'a>(app: &'a AppState, request: &Request) -> Result<Identified<'a>, Problem> {
     let (uri, fields) = (request.uri(), request.headers());
     headers::check(fields)?;
     let path = uri.path();
@@ -61,23 +83,47 @@ fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
             local_only::refuse_forwarded(&fields)?;
         }
     }
-    let (scope, limits) = if is_beneath("/v1/operator", path) || is_beneath("/v1/queues", path) {
+    let is_session = path == "/v1/session";
+    let is_console = is_session || path == "/" || is_beneath("/console", path);
+    if is_console && app.settings.console == ConsoleSwitch::Off {
+        let text = "the console of this server is switched off (`--console off`)";
+        return Err(Problem::new(ProblemKind::NotFound, text));
+    }
+    let (allowed, limits) = if is_beneath("/v1/operator", path) || is_beneath("/v1/queues", path) {
+        let allowed: &[_] = match *request.method() {
+            Method::GET | Method::HEAD => &[TokenScope::Read, TokenScope::Admin],
+            _ => &[TokenScope::Admin],
+        };
+        if let Some(id) = session_id(app, fields)? {
+            id.check_page(request.method(), uri, fields)?;
+            return Ok(Identified::Session(id, allowed));
+        }
         // Operators have limits of their own: a repair must not wait behind the requests it unblocks.
-        (TokenScope::Admin, &app.operator_limits)
-    } else if is_beneath("/v1", path) {
-        (TokenScope::Data, &app.request_limits)
+        (allowed, &app.operator_limits)
+    } else if is_beneath("/v1", path) && !is_session {
+        (&[TokenScope::Data][..], &app.request_limits)
     } else {
         if path == "/metrics" {
-            app.access.authenticate(fields, TokenScope::Metrics)?;
+            app.access.authenticate(fields, &[TokenScope::Metrics, TokenScope::Admin])?;
         }
-        return Ok(Admission { caller: None, _permit: None });
+        return Ok(Identified::Nobody);
     };
     let caller = match access_parameter(request)? {
         Some(link) => app.access.authenticate_link(&link, app.settings.sse_secret.as_ref())?,
-        None => app.access.authenticate(fields, scope)?,
+        None => app.access.authenticate(fields, allowed)?,
     };
-    let permit = limits.acquire(&caller)?;
-    Ok(Admission { caller: Some(caller), _permit: Some(permit) })
+    Ok(Identified::Caller(caller, limits))
+}
+
+/// The session of a request that has no token of its own, where the server has tokens and a console.
+pub(crate) fn session_id(
+    app: &AppState,
+    headers: &HeaderMap,
+) -> Result<Option<SessionId>, Problem> {
+    let is_usable = matches!(app.access, AccessPolicy::Tokens(_))
+        && app.settings.console == ConsoleSwitch::On
+        && !headers.contains_key(AUTHORIZATION);
+    if is_usable { SessionId::from_headers(headers) } else { Ok(None) }
 }
 
 /// The `access` query parameter (a signed link), for paths that accept one instead of a token.

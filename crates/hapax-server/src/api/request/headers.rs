@@ -17,8 +17,13 @@ const MAX_BYTES: usize = 32 * 1024;
 /// The token of a lock, command or message in requests without a body.
 pub(crate) const HAPAX_TOKEN: HeaderName = HeaderName::from_static("hapax-token");
 
+/// Proves that a request with the cookie of a session comes from the console's own page.
+pub(crate) const HAPAX_CSRF: HeaderName = HeaderName::from_static("hapax-csrf");
+/// An operator's note about an action, for the audit log.
+pub(crate) const HAPAX_NOTE: HeaderName = HeaderName::from_static("hapax-note");
+
 /// Headers that are ambiguous when repeated.
-const SINGLE_HEADERS: [HeaderName; 9] = [
+const SINGLE_HEADERS: [HeaderName; 11] = [
     AUTHORIZATION,
     CONTENT_ENCODING,
     CONTENT_TYPE,
@@ -26,6 +31,8 @@ const SINGLE_HEADERS: [HeaderName; 9] = [
     IF_MATCH,
     IF_NONE_MATCH,
     ORIGIN,
+    HAPAX_CSRF,
+    HAPAX_NOTE,
     HAPAX_TOKEN,
     LAST_EVENT_ID,
 ];

@@ -5,6 +5,8 @@ pub(super) mod auth;
 pub(super) mod fields;
 pub(super) mod headers;
 mod local_only;
+pub(super) mod reveal;
+pub(super) mod session;
 mod strict_json;
 
 use std::ops::RangeInclusive;
@@ -24,9 +26,12 @@ use crate::api::app::AppState;
 use crate::api::sse::signed_link::SignedLink;
 use crate::daemon::body;
 use crate::problem::{Problem, ProblemKind};
-use auth::ApiCaller;
+use auth::{ApiCaller, Credentials};
 use fields::{JsonFields, quote_name};
-use headers::{HAPAX_TOKEN, single_header};
+use headers::{HAPAX_NOTE, HAPAX_TOKEN, single_header};
+
+/// The most bytes of an operator's note.
+pub(crate) const MAX_NOTE: usize = 500;
 
 /// A parsed request to an endpoint under `/v1`.
 pub(crate) struct ApiRequest {
@@ -34,6 +39,9 @@ pub(crate) struct ApiRequest {
     pub(crate) caller: Arc<str>,
     /// The signed link that stands for a token; the caller may read only its jobs.
     pub(crate) link: Option<Arc<SignedLink>>,
+    pub(crate) credentials: Credentials,
+    /// Whether the caller may do all that an operator may; otherwise `read` is the most.
+    pub(crate) is_admin: bool,
     segments: Vec<String>,
     query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
@@ -59,11 +67,23 @@ impl FromRequest<AppState> for ApiRequest {
             check_content_type(&parts.method, &parts.headers)?;
         }
         let caller = parts.extensions.get::<ApiCaller>().cloned();
-        let ApiCaller { name: caller, tenant, link } =
+        let ApiCaller { name: caller, tenant, link, credentials, is_admin } =
             caller.expect("admission sets the caller of every `/v1` request");
         let (headers, budget) = (parts.headers, app.memory.clone());
         let memory = Mutex::new(memory);
-        Ok(Self { tenant, caller, link, segments, query, headers, body, memory, budget })
+        Ok(Self {
+            tenant,
+            caller,
+            link,
+            credentials,
+            is_admin,
+            segments,
+            query,
+            headers,
+            body,
+            memory,
+            budget,
+        })
     }
 }
 
@@ -119,6 +139,23 @@ impl ApiRequest {
                 Token::MAX
             ))),
         }
+    }
+
+    /// The `Hapax-Note` header, an operator's reason for an action: percent-encoded UTF-8.
+    pub(crate) fn note(&self) -> Result<Option<String>, Problem> {
+        let Some(value) = single_header(&self.headers, &HAPAX_NOTE)? else { return Ok(None) };
+        let refused = || {
+            Problem::invalid(format!(
+                "header `Hapax-Note` takes at most {MAX_NOTE} bytes of UTF-8 without control \
+                 characters, percent-encoded"
+            ))
+        };
+        let text = value.to_str().map_err(|_| refused())?;
+        let note = percent_decode("header `Hapax-Note`", text).map_err(|_| refused())?;
+        if note.len() > MAX_NOTE || note.contains(char::is_control) {
+            return Err(refused());
+        }
+        Ok(Some(note).filter(|note| !note.trim().is_empty()))
     }
 
     /// Refuses a job that the signed link does not cover.
@@ -232,7 +269,7 @@ pub(crate) fn percent_decode(place: &str, text: &str) -> Result<String, Problem>
 }
 
 /// Accepts JSON or no `Content-Type`; for PATCH also a merge patch.
-fn check_content_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn check_content_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     let taken = if *method == Method::PATCH {
         "application/json or application/merge-patch+json"
     } else {

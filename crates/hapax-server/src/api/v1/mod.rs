@@ -9,6 +9,9 @@ pub(super) mod operator;
 pub(super) mod queues;
 pub(super) mod records;
 mod renewal;
+pub(super) mod session;
+
+pub(super) use audit::AuditLog;
 
 /// The names that every endpoint needs.
 mod prelude {

@@ -10,8 +10,9 @@ use hapax::queue::{DeadLetter, DeadQuery, ItemId, QueueDepth, QueueItem, QueueNa
 use hapax::{StoreError, Tenant, millis};
 use uuid::Uuid;
 
-use super::audit::{AuditSubject, audited};
+use super::audit::{AuditSubject, AuditTrail, audited};
 use super::prelude::*;
+use crate::api::request::reveal::Reveal;
 
 /// The depth of a queue.
 #[derive(Serialize, Deserialize, ToSchema)]
@@ -69,7 +70,7 @@ pub(crate) struct DeadLetterBody {
     pub(crate) id: String,
     /// The topic of the item.
     pub(crate) topic: String,
-    /// The ordering key of the item, if it has one.
+    /// The ordering key of the item; null if it has none, or it is masked.
     #[schema(required)]
     pub(crate) key: Option<String>,
     /// How many attempts were made.
@@ -90,21 +91,25 @@ pub(crate) struct DeadLetterBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) headers: Option<BTreeMap<String, String>>,
+    /// Whether key, payload and headers are hidden.
+    #[serde(default)]
+    pub(crate) masked: bool,
 }
 
 impl DeadLetterBody {
-    fn new(dead: &DeadLetter) -> Self {
+    fn new(dead: &DeadLetter, reveal: Reveal) -> Self {
         let at = UNIX_EPOCH + Duration::from_millis(dead.at.0);
         Self {
             id: dead.id.to_string(),
             topic: dead.topic.to_string(),
-            key: dead.key.as_deref().map(str::to_owned),
+            key: dead.key.as_deref().and_then(|key| reveal.show(key.to_owned())),
             attempts: dead.attempts,
             reason: dead.reason.to_string(),
             at: humantime::format_rfc3339_millis(at).to_string(),
             payload: None,
             payload_base64: None,
             headers: None,
+            masked: reveal.is_masked(),
         }
     }
 
@@ -126,7 +131,7 @@ const MAX_PAYLOADS: usize = 1 << 20;
     responses((status = 200, body = QueueList, description = "Every queue of the store, with its depth for this tenant")),
 )]
 pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("queues", request, |request, _| async move {
+    audited(app.clone(), "queues", request, |request, _| async move {
         request.expect_no_query()?;
         let listing = async {
             let mut queues = Vec::new();
@@ -149,7 +154,7 @@ pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> Ap
     responses((status = 200, body = QueueDepthBody, description = "The depth for this tenant; an unused queue is empty")),
 )]
 pub(crate) async fn depth(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("depth", request, |request, _| async move {
+    audited(app.clone(), "depth", request, |request, _| async move {
         request.expect_no_query()?;
         let queue = QueueName::new(request.segment(0))?;
         let depth = app.call_store(app.store.depth(&queue, Some(&request.tenant))).await?;
@@ -165,12 +170,15 @@ pub(crate) async fn depth(State(app): State<AppState>, request: ApiRequest) -> A
         ("after" = Option<String>, Query, description = "The `next` of the page before"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
         ("payload" = Option<bool>, Query, description = "Whether payload and headers are shown; then a page ends after 1 MiB of payloads"),
+        ("reveal" = Option<bool>, Query, description = "Whether keys, payloads and answers are shown; by default to `admin` tokens only. `true` is audited, and 403 for the scope `read`"),
     ),
     responses((status = 200, body = DeadLetters, description = "A page, ordered by id")),
 )]
 pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("dead", request, |request, _| async move {
-        let [after, limit, payload] = request.query_parameters(["after", "limit", "payload"])?;
+    audited(app.clone(), "dead", request, |request, trail| async move {
+        let [after, limit, payload, reveal] =
+            request.query_parameters(["after", "limit", "payload", "reveal"])?;
+        let reveal = request.reveal(&app, reveal)?;
         let with_payload = match payload {
             None | Some("false") => false,
             Some("true") => true,
@@ -182,12 +190,15 @@ pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> Ap
             after.map(|after| parse_item_id("query parameter `after`", after)).transpose()?;
         let limit = parse_page_limit(limit)?;
         let queue = QueueName::new(request.segment(0))?;
+        let subject = AuditSubject::of_queue("dead-letters", queue.as_str());
+        trail.begin_reveal(reveal, subject).await?;
         // One item more than is shown tells whether there is a next page.
         let query = DeadQuery::new(limit + 1).after(after);
         let dead = app.store.dead(&queue, Some(&request.tenant), &query);
         let (found, limit) = (app.call_store(dead).await?, limit as usize);
-        let mut items: Vec<_> = found.iter().take(limit).map(DeadLetterBody::new).collect();
-        if with_payload {
+        let shown = found.iter().take(limit).map(|dead| DeadLetterBody::new(dead, reveal));
+        let mut items: Vec<_> = shown.collect();
+        if with_payload && !reveal.is_masked() {
             let tenant = Some(&request.tenant);
             let shown = app.call_store(add_payloads(&app, &queue, tenant, &found, &mut items));
             let shown = shown.await?;
@@ -231,8 +242,9 @@ async fn add_payloads(
     ),
 )]
 pub(crate) async fn requeue(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("requeue", request, |request, subject| async move {
-        let (queue, id) = parse_dead_letter(&request, &subject)?;
+    audited(app.clone(), "requeue", request, |request, trail| async move {
+        let (queue, id) = parse_dead_letter(&request, &trail)?;
+        trail.begin("requeue", dead_letter_subject(&queue, id)).await?;
         decided(app.call_store(app.store.requeue(&queue, Some(&request.tenant), id)).await?)
     })
     .await
@@ -247,8 +259,9 @@ pub(crate) async fn requeue(State(app): State<AppState>, request: ApiRequest) ->
     ),
 )]
 pub(crate) async fn discard(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("discard", request, |request, subject| async move {
-        let (queue, id) = parse_dead_letter(&request, &subject)?;
+    audited(app.clone(), "discard", request, |request, trail| async move {
+        let (queue, id) = parse_dead_letter(&request, &trail)?;
+        trail.begin("discard", dead_letter_subject(&queue, id)).await?;
         decided(app.call_store(app.store.discard(&queue, Some(&request.tenant), id)).await?)
     })
     .await
@@ -256,14 +269,19 @@ pub(crate) async fn discard(State(app): State<AppState>, request: ApiRequest) ->
 
 fn parse_dead_letter(
     request: &ApiRequest,
-    subject: &AuditSubject,
+    trail: &AuditTrail,
 ) -> Result<(QueueName, ItemId), Problem> {
     request.expect_no_query()?;
     request.json_fields()?.finish()?;
     let queue = QueueName::new(request.segment(0))?;
     let id = parse_item_id("id", request.segment(2))?;
-    let _ = subject.item.set(id);
+    trail.set_item(id);
     Ok((queue, id))
+}
+
+fn dead_letter_subject(queue: &QueueName, id: ItemId) -> AuditSubject {
+    let item = Some(id.to_string());
+    AuditSubject { item, ..AuditSubject::of_queue("dead-letter", queue.as_str()) }
 }
 
 fn parse_item_id(name: &str, text: &str) -> Result<ItemId, Problem> {

@@ -11,7 +11,9 @@ use super::declare::{Declaration, FileOnly, settings};
 use super::shared::*;
 use super::values::*;
 pub(crate) use tokens::{TokenRule, TokenScope, check_token_name};
-pub(crate) use values::{AllowedOrigins, IngestDomains, SigningSecret};
+pub(crate) use values::{
+    AllowedOrigins, ConsoleReveal, ConsoleSwitch, IngestDomains, SigningSecret,
+};
 use values::{ClosingEventSetting, RedisName};
 
 settings! {
@@ -68,6 +70,10 @@ settings! {
         .table("sse");
     redis_verbatim: KeyPatterns = Declaration::new("PATTERNS", "processing:*,user:*:last_transaction",
         "Keys of the tenant `default` that are used verbatim on Redis, comma-separated").table("redis");
+    console: ConsoleSwitch = Declaration::new("on|off", "on",
+        "Whether / is the console and /v1/session signs in to it; off answers 404 there");
+    console_reveal: ConsoleReveal = Declaration::new("allowed|never", "allowed",
+        "Whether an operator of the console may reveal keys, payloads and answers; each reveal is audited");
     ingest: IngestDomains = Declaration::new("DOMAIN:SHARDS…", "",
         "Route the streams DOMAIN:events:0 up to SHARDS, which workers fill with a script of their own; may be repeated");
     ingest_from: Option<SecretUrl> = Declaration::new("URL", "",

@@ -23,7 +23,9 @@ pub(crate) struct TokenRule {
 pub(crate) enum TokenScope {
     /// Locks, records and commands
     Data,
-    /// Settling and releasing others' claims
+    /// Looking at queues, commands, locks and activity, with keys and payloads masked
+    Read,
+    /// All that an operator may do: settle, release, requeue, pause, reveal
     Admin,
     /// Reading /metrics
     Metrics,
@@ -33,6 +35,7 @@ impl TokenScope {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Data => "data",
+            Self::Read => "read",
             Self::Admin => "admin",
             Self::Metrics => "metrics",
         }
@@ -84,7 +87,7 @@ pub(crate) fn check_token_name(name: &str) -> Result<(), &'static str> {
 
 fn rule(entry: &TokenEntry) -> anyhow::Result<TokenRule> {
     check_token_name(&entry.name).map_err(|text| anyhow::anyhow!("`name`: {text}"))?;
-    ensure!(!entry.scopes.is_empty(), "`scopes` is empty; it takes data, admin, metrics");
+    ensure!(!entry.scopes.is_empty(), "`scopes` is empty; it takes data, read, admin, metrics");
     let sha256 = hash(&entry.sha256).context("`sha256` takes 64 hexadecimal digits")?;
     Ok(TokenRule {
         name: entry.name.as_str().into(),

@@ -26,6 +26,20 @@ impl SettingValue for ClosingEventSetting {
     }
 }
 
+/// Whether the console is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConsoleSwitch {
+    On,
+    Off,
+}
+
+/// Whether the console may show keys, payloads and answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConsoleReveal {
+    Allowed,
+    Never,
+}
+
 /// Web sites, as browsers name them in `Origin`.
 #[derive(Clone, Debug)]
 pub(crate) struct AllowedOrigins(Vec<String>);

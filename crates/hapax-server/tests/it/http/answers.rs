@@ -1,13 +1,14 @@
 //! Every answer is as the OpenAPI document describes it. The answers of all other tests in this folder
 //! are compared too, as they are read.
 
+use hapax_testkit::Redis;
 use serde_json::{Value, json};
 
 use crate::http::queues::Scene;
 use crate::support::eventually;
 use crate::support::http::HttpResponse;
 use crate::support::schema::{self, DescribedResponse};
-use crate::support::server::Server;
+use crate::support::server::{Server, Setup};
 
 /// Sends a request, and expects a status.
 #[track_caller]
@@ -36,6 +37,28 @@ fn locks(server: &Server) {
     send(server, "PUT", path, &json!({"token": "other"}), 409);
     send_with(server, "DELETE", path, ("Hapax-Token", "other"), 409);
     send_with(server, "DELETE", path, ("Hapax-Token", &token), 204);
+    let forced = "/v1/operator/locks/k";
+    send(server, "DELETE", forced, &Value::Null, 404);
+    send(server, "POST", path, &ttl, 201);
+    send_with(server, "DELETE", forced, ("Hapax-Note", "owner%20gone"), 204);
+    send(server, "GET", "/v1/operator/audit", &Value::Null, 200);
+}
+
+/// A lock of another program, which no operator can release.
+fn foreign_locks(redis: &Redis) {
+    let server = Setup::on(&redis.url()).start();
+    redis.cli(&["SET", "processing:k", "foreign", "PX", "600000"]);
+    send(&server, "DELETE", "/v1/operator/locks/processing:k", &Value::Null, 409);
+}
+
+fn session(server: &Server) {
+    let (path, off) = ("/v1/session", Setup::memory().flags(&["--console", "off"]).start());
+    send(server, "GET", path, &Value::Null, 200);
+    send(server, "POST", path, &json!({"token": "t"}), 200);
+    send(server, "DELETE", path, &Value::Null, 204);
+    for method in ["GET", "POST", "DELETE"] {
+        off.ask(method, path).is(404, "not-found");
+    }
 }
 
 fn records(server: &Server) {
@@ -192,7 +215,9 @@ fn is_common((_, path, status): &DescribedResponse) -> bool {
 async fn fault_28_answers_match_their_schema() {
     let scene = Scene::new("").await;
     let server = &scene.server;
+    session(server);
     locks(server);
+    foreign_locks(&Redis::start());
     records(server);
     commands(server);
     ambiguous_commands(&scene).await;

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 mod answers;
+mod audit;
 mod bad_input;
 mod commands;
 mod described;
@@ -20,6 +21,7 @@ mod observed;
 mod operator;
 mod queues;
 mod records;
+mod session;
 mod sql;
 mod start;
 mod stop;

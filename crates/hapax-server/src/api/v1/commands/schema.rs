@@ -162,6 +162,20 @@ enum CommandDetails {
         #[serde(flatten)]
         response: ShownResponse,
     },
+    /// A completed command whose response is hidden from this operator.
+    Masked {
+        /// How long the outcome is kept.
+        expires_in_ms: u64,
+        /// The status that the command was completed with.
+        #[schema(minimum = 100, maximum = 599)]
+        status: u16,
+        /// Null, because it is masked.
+        #[schema(required, value_type = Option<Object>)]
+        headers: Option<Map<String, Value>>,
+        /// Null, because it is masked.
+        #[schema(required)]
+        body: Option<String>,
+    },
     Failed {
         /// How long the outcome is kept.
         expires_in_ms: u64,
@@ -169,6 +183,18 @@ enum CommandDetails {
 }
 
 impl CommandShown {
+    /// The same command without what its response says.
+    pub(in crate::api) fn masked(self) -> Self {
+        let details = match self.details {
+            CommandDetails::Completed { expires_in_ms, response } => {
+                let status = response.status;
+                CommandDetails::Masked { expires_in_ms, status, headers: None, body: None }
+            }
+            other => other,
+        };
+        Self { details, ..self }
+    }
+
     pub(in crate::api) fn new(view: CommandView) -> Self {
         let (state, details) = match view.state {
             CommandState::Pending { lease_left } => {

@@ -22,8 +22,12 @@ pub(super) fn unwrap_cursor(store: &str, tenant: &Tenant, after: &str) -> Result
     let next = text.as_deref().and_then(|text| text.split_at_checked(CHECK_LENGTH));
     match next {
         Some((given, next)) if given == checksum(store, tenant, next) => Ok(next.to_owned()),
-        _ => Err(Problem::invalid("query parameter `after` takes the `next` of an earlier page")),
+        _ => Err(invalid_cursor()),
     }
+}
+
+pub(super) fn invalid_cursor() -> Problem {
+    Problem::invalid("query parameter `after` takes the `next` of an earlier page")
 }
 
 fn checksum(store: &str, tenant: &Tenant, next: &str) -> String {

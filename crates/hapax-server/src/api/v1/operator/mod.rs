@@ -2,7 +2,9 @@
 //!
 //! Every action runs to completion and is audited, even if the operator's client disconnects.
 
+pub(crate) mod audit;
 mod cursor;
+pub(crate) mod locks;
 mod schema;
 
 use std::time::Duration;
@@ -11,13 +13,15 @@ use hapax::command::{CommandState, CommandView, OperatorDecision, OperatorOutcom
 use hapax::{ClaimQuery, ClaimStatus, ClaimSummary, KeyKind, Operation, StoreError, Swept, Tenant};
 use tokio::time::Instant;
 
-pub(crate) use schema::{CommandList, ListedLock, LockList, SweepResult};
-use schema::{ListedCommand, SettleCommand, SweepRequest, state_name};
+pub(crate) use locks::{ListedLock, LockList};
+pub(crate) use schema::{CommandList, SweepResult};
+use schema::{ListedCommand, OperatorCommand, SettleCommand, SweepRequest, state_name};
 
-use super::audit::{AuditSubject, audited};
+use super::audit::{AuditSubject, AuditTrail, audited};
 use super::commands::command_missing;
-use super::commands::schema::{CommandShown, CompletedState, completed_response, read_response};
+use super::commands::schema::{CompletedState, completed_response, read_response};
 use super::prelude::*;
+use crate::api::request::reveal::Reveal;
 
 /// How many rows one request sweeps by default.
 const DEFAULT_SWEEP: u64 = 10_000;
@@ -29,43 +33,26 @@ const DEFAULT_SWEEP: u64 = 10_000;
         ("state" = Option<String>, Query, description = "Only commands in this state: `pending`, `unknown`, `completed` or `failed`"),
         ("after" = Option<String>, Query, description = "The `next` of the page before"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The approximate size of the page; 100 by default"),
+        ("reveal" = Option<bool>, Query, description = "Whether keys, payloads and answers are shown; by default to `admin` tokens only. `true` is audited, and 403 for the scope `read`"),
     ),
     responses((status = 200, body = CommandList, description = "A page; it may be short or even empty while there is a `next`")),
 )]
 pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("list", request, |request, _| async move {
-        let query = parse_list(&app, &request)?;
+    audited(app.clone(), "list", request, |request, trail| async move {
+        let (query, reveal) = parse_list(&app, &request)?;
         let tenant = query.tenant.clone();
+        trail.begin_reveal(reveal, AuditSubject::new("commands")).await?;
         let (claims, next) = app.call_store(page(&app, query)).await?;
-        let commands = claims.iter().map(|one| ListedCommand::new(one, &tenant)).collect();
+        let commands = claims.iter().map(|one| ListedCommand::new(one, &tenant, reveal)).collect();
         Ok(json_response(StatusCode::OK, &CommandList { commands, next }))
     })
     .await
 }
 
-/// List the locks that are held.
-#[utoipa::path(
-    get, path = "/v1/operator/locks", operation_id = "list_locks", tag = "operator",
-    params(
-        ("after" = Option<String>, Query, description = "The `next` of the page before"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The approximate size of the page; 100 by default"),
-    ),
-    responses((status = 200, body = LockList, description = "A page; it may be short or even empty while there is a `next`. On Redis locks with verbatim names are left out: they may be another program's")),
-)]
-pub(crate) async fn locks(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("locks", request, |request, _| async move {
-        let [after, limit] = request.query_parameters(["after", "limit"])?;
-        let status = Some(ClaimStatus::Pending);
-        let query = claim_query(&app, &request, KeyKind::Lock, status, after, limit)?;
-        let (claims, next) = app.call_store(page(&app, query)).await?;
-        let locks = claims.iter().map(ListedLock::new).collect();
-        Ok(json_response(StatusCode::OK, &LockList { locks, next }))
-    })
-    .await
-}
-
-fn parse_list(app: &AppState, request: &ApiRequest) -> Result<ClaimQuery, Problem> {
-    let [state, after, limit] = request.query_parameters(["state", "after", "limit"])?;
+fn parse_list(app: &AppState, request: &ApiRequest) -> Result<(ClaimQuery, Reveal), Problem> {
+    let [state, after, limit, reveal] =
+        request.query_parameters(["state", "after", "limit", "reveal"])?;
+    let reveal = request.reveal(app, reveal)?;
     let parse_state = |state: &str| {
         let text = "query parameter `state` takes pending, unknown, completed or failed";
         let all =
@@ -74,7 +61,7 @@ fn parse_list(app: &AppState, request: &ApiRequest) -> Result<ClaimQuery, Proble
         found.ok_or_else(|| Problem::invalid(text))
     };
     let status = state.map(parse_state).transpose()?;
-    claim_query(app, request, KeyKind::Command, status, after, limit)
+    Ok((claim_query(app, request, KeyKind::Command, status, after, limit)?, reveal))
 }
 
 fn claim_query(
@@ -118,22 +105,37 @@ async fn page(
     get, path = "/v1/operator/commands/{operation}/{key}", operation_id = "show_command", tag = "operator",
     params(
         ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list; may be left out if only one caller has such a command"),
+        ("reveal" = Option<bool>, Query, description = "Whether keys, payloads and answers are shown; by default to `admin` tokens only. `true` is audited, and 403 for the scope `read`"),
     ),
     responses(
-        (status = 200, body = CommandShown, description = "The state of the command, without its token"),
+        (status = 200, body = OperatorCommand, description = "The state of the command, without its token"),
         (status = 404, description = "`command-missing`"),
         (status = 409, description = "`scope-ambiguous`: several callers have such a command; `scopes` lists them"),
     ),
 )]
 pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("show", request, |request, subject| async move {
-        let commands = app.commands(&find_tenant(&app, &request).await?);
+    audited(app.clone(), "show", request, |request, trail| async move {
+        let [scope, reveal] = request.query_parameters(["scope", "reveal"])?;
+        let reveal = request.reveal(&app, reveal)?;
+        let tenant = find_tenant(&app, &request, scope).await?;
+        let commands = app.commands(&tenant);
         let looked = commands.look(Operation(request.segment(1)), request.segment(2));
         let view = app.call_store(looked).await?.ok_or_else(command_missing)?;
-        subject.set_fence(&view);
-        Ok(json_response(StatusCode::OK, &CommandShown::new(view)))
+        trail.set_fence(&view);
+        trail.begin_reveal(reveal, command_subject(&request, &tenant)).await?;
+        Ok(json_response(StatusCode::OK, &OperatorCommand::new(view, reveal)))
     })
     .await
+}
+
+/// The command of a request, for the audit log.
+fn command_subject(request: &ApiRequest, tenant: &Tenant) -> AuditSubject {
+    AuditSubject {
+        operation: Some(request.segment(1).to_owned()),
+        key: Some(request.segment(2).to_owned()),
+        scope: tenant.as_str().split_once('/').map(|(_, scope)| scope.to_owned()),
+        ..AuditSubject::new("command")
+    }
 }
 
 /// Settle a command that failed or whose outcome is unknown with the response that it had.
@@ -150,12 +152,12 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
     ),
 )]
 pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("settle", request, |request, subject| async move {
+    audited(app.clone(), "settle", request, |request, trail| async move {
         let mut fields = request.json_fields()?;
         // The proxy replays this as the final response, which a 1xx is not.
         let response = read_response(&mut fields, 200..=599)?;
         fields.finish()?;
-        decide(&app, &request, &OperatorDecision::Settle(response), &subject).await?;
+        decide(&app, &request, &OperatorDecision::Settle(response), &trail).await?;
         Ok(completed_response())
     })
     .await
@@ -174,8 +176,8 @@ pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> 
     ),
 )]
 pub(crate) async fn release(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("release", request, |request, subject| async move {
-        decide(&app, &request, &OperatorDecision::Release, &subject).await?;
+    audited(app.clone(), "release", request, |request, trail| async move {
+        decide(&app, &request, &OperatorDecision::Release, &trail).await?;
         Ok(no_content())
     })
     .await
@@ -185,13 +187,21 @@ async fn decide(
     app: &AppState,
     request: &ApiRequest,
     decision: &OperatorDecision,
-    subject: &AuditSubject,
+    trail: &AuditTrail,
 ) -> Result<(), Problem> {
-    let commands = app.commands(&find_tenant(app, request).await?);
+    let [scope] = request.query_parameters(["scope"])?;
+    let tenant = find_tenant(app, request, scope).await?;
+    let commands = app.commands(&tenant);
     let (operation, key) = (Operation(request.segment(1)), request.segment(2));
+    let before = app.call_store(commands.look(operation, key)).await?;
+    let before = before.ok_or_else(command_missing)?;
+    trail.set_fence(&before);
+    let action = match decision {
+        OperatorDecision::Settle(_) => "settle",
+        OperatorDecision::Release => "release",
+    };
+    trail.begin(action, command_subject(request, &tenant)).await?;
     let deciding = async {
-        let before = commands.look(operation, key).await?.ok_or_else(command_missing)?;
-        subject.set_fence(&before);
         match commands.decide_as_operator(operation, key, decision).await? {
             OperatorOutcome::Done => Ok(()),
             OperatorOutcome::Missing => Err(command_missing()),
@@ -231,8 +241,11 @@ fn in_progress(view: &CommandView) -> Problem {
 
 /// The tenant of the caller, or the scope of it that the query names. Without a name, the only scope that
 /// knows the command: it is searched for where the tenant itself does not know the command.
-async fn find_tenant(app: &AppState, request: &ApiRequest) -> Result<Tenant, Problem> {
-    let [scope] = request.query_parameters(["scope"])?;
+async fn find_tenant(
+    app: &AppState,
+    request: &ApiRequest,
+    scope: Option<&str>,
+) -> Result<Tenant, Problem> {
     if let Some(scope) = scope {
         return Ok(request.tenant.scoped(scope)?);
     }
@@ -290,7 +303,7 @@ async fn find_tenant(app: &AppState, request: &ApiRequest) -> Result<Tenant, Pro
     responses((status = 200, body = SweepResult, description = "How many were deleted; repeat while `more` is true")),
 )]
 pub(crate) async fn sweep(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
-    audited("sweep", request, |request, _| async move {
+    audited(app.clone(), "sweep", request, |request, _| async move {
         request.expect_no_query()?;
         let mut fields = request.json_fields()?;
         let at_most = fields.number("at_most", 1..=1_000_000)?.unwrap_or(DEFAULT_SWEEP);

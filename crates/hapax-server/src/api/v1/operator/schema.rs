@@ -1,8 +1,11 @@
 //! Request and response bodies of `/v1/operator`.
 
+use hapax::command::CommandView;
 use hapax::{ClaimStatus, ClaimSummary, Key, Tenant, millis};
 use serde_json::{Map, Value};
 
+use crate::api::request::reveal::Reveal;
+use crate::api::v1::commands::schema::CommandShown;
 use crate::api::v1::prelude::*;
 
 /// A page of commands.
@@ -20,8 +23,9 @@ pub(crate) struct CommandList {
 pub(crate) struct ListedCommand {
     /// The operation; `METHOD /path` for a request through the proxy.
     pub(crate) operation: String,
-    /// The key of the command.
-    pub(crate) key: String,
+    /// The key of the command; null if it is masked.
+    #[schema(required)]
+    pub(crate) key: Option<String>,
     /// A hash of the caller, for a request through the proxy or the layer.
     #[schema(required)]
     pub(crate) scope: Option<String>,
@@ -36,55 +40,42 @@ pub(crate) struct ListedCommand {
     pub(crate) begun_ms_ago: u64,
     /// How long the command is kept.
     pub(crate) expires_in_ms: u64,
+    /// Whether the key is hidden.
+    #[serde(default)]
+    pub(crate) masked: bool,
 }
 
 impl ListedCommand {
-    pub(super) fn new(listed: &ClaimSummary, tenant: &Tenant) -> Self {
+    pub(super) fn new(listed: &ClaimSummary, tenant: &Tenant, reveal: Reveal) -> Self {
         let ClaimSummary { key, status, fence, attempt, granted_ago, expires_in, .. } = listed;
         Self {
             operation: key.scope().to_owned(),
-            key: key.name().to_owned(),
+            key: reveal.show(key.name().to_owned()),
             scope: scope(key, tenant),
             state: state_name(*status).to_owned(),
             attempt: *attempt,
             fence: fence.0,
             begun_ms_ago: millis(*granted_ago),
             expires_in_ms: millis(*expires_in),
+            masked: reveal.is_masked(),
         }
     }
 }
 
-/// A page of locks.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub(crate) struct LockList {
-    /// The locks that are held.
-    pub(crate) locks: Vec<ListedLock>,
-    /// The `after` of the next page; null at the end. Earlier pages may be short or even empty.
-    #[schema(required)]
-    pub(crate) next: Option<String>,
+/// A command as an operator sees it.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct OperatorCommand {
+    #[serde(flatten)]
+    command: CommandShown,
+    /// Whether headers and body of the response are hidden.
+    masked: bool,
 }
 
-/// One lock of a list.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub(crate) struct ListedLock {
-    /// The name of the lock.
-    pub(crate) key: String,
-    /// The fence of its owner.
-    pub(crate) fence: u64,
-    /// How long ago it was taken.
-    pub(crate) taken_ms_ago: u64,
-    /// How long it lasts without renewal.
-    pub(crate) expires_in_ms: u64,
-}
-
-impl ListedLock {
-    pub(super) fn new(listed: &ClaimSummary) -> Self {
-        Self {
-            key: listed.key.name().to_owned(),
-            fence: listed.fence.0,
-            taken_ms_ago: millis(listed.granted_ago),
-            expires_in_ms: millis(listed.expires_in),
-        }
+impl OperatorCommand {
+    pub(super) fn new(view: CommandView, reveal: Reveal) -> Self {
+        let command = CommandShown::new(view);
+        let command = if reveal.is_masked() { command.masked() } else { command };
+        Self { command, masked: reveal.is_masked() }
     }
 }
 
