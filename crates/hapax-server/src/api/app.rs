@@ -22,6 +22,7 @@ use super::request::auth::AccessPolicy;
 use super::request::session::ConsoleSessions;
 use super::sse::{EventBus, EventStreams};
 use super::v1::AuditLog;
+use super::v1::operator::activity::overview::StoreFindings;
 use crate::daemon::{Readiness, ReadinessState};
 use crate::problem::{Problem, ProblemKind};
 use crate::settings::ServeSettings;
@@ -36,6 +37,8 @@ pub(crate) struct AppStateInner {
     pub(crate) access: AccessPolicy,
     pub(crate) sessions: ConsoleSessions,
     pub(crate) audit: AuditLog,
+    /// The doctor's findings, for the overview.
+    pub(crate) findings: StoreFindings,
     pub(crate) request_limits: TenantRequestLimits,
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
     pub(crate) operator_limits: TenantRequestLimits,
@@ -91,6 +94,7 @@ impl AppState {
             access,
             sessions: ConsoleSessions::default(),
             audit: AuditLog::new(store.clone(), random_node_name()),
+            findings: StoreFindings::default(),
             readiness,
             bus,
             streams: EventStreams::new(&settings, tenants.len()),

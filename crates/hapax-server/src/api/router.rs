@@ -15,6 +15,7 @@ use super::pages::{self, openapi};
 use super::request::admission;
 use super::response::raw_json_response;
 use super::sse::cors;
+use super::v1::operator::activity;
 use super::v1::{commands, events, inbox, locks, operator, queues, records, session};
 use crate::daemon::{admin, method_not_allowed, with_common_layers};
 use crate::problem::{Problem, ProblemKind};
@@ -47,6 +48,16 @@ pub(crate) fn router(app: &AppState) -> Router {
         .routes(routes!(operator::locks::force_release))
         .routes(routes!(operator::show, operator::settle, operator::release))
         .routes(routes!(operator::sweep))
+        .routes(routes!(activity::overview::overview))
+        .routes(routes!(activity::suppressed::follow))
+        .routes(routes!(activity::suppressed::list))
+        .routes(routes!(activity::conflicts::list))
+        .routes(routes!(activity::key_life::show))
+        .routes(routes!(activity::queues::list))
+        .routes(routes!(activity::jobs::list))
+        .routes(routes!(activity::jobs::show))
+        .routes(routes!(activity::streams::show))
+        .routes(routes!(activity::line::show))
         .routes(routes!(admin::healthz))
         .routes(routes!(admin::readyz))
         .routes(routes!(admin::metrics))

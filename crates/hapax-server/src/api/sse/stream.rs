@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::bus::{Follower, MultiFollower, MultiFrame, NextFrames, ReadyFrames};
-use hapax::metric_names;
+use hapax::{Tenant, metric_names};
 use metrics::{Counter, counter};
 use tokio::time::{Instant, sleep_until};
 
@@ -54,6 +54,11 @@ impl EventStreams {
             timings,
             fanout: Arc::default(),
         }
+    }
+
+    /// How many streams this tenant has open, and how many it may have.
+    pub(crate) fn open_and_limit(&self, tenant: &Tenant) -> (usize, usize) {
+        self.slots.open_and_limit(tenant)
     }
 
     /// A stream from `source` that ends at `expires_at` at the latest.
