@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use hapax_core::log::Appended;
+use hapax_core::activity::keys;
+use hapax_core::log::{Appended, PageRequest};
 use hapax_core::{
     ClaimQuery, ClaimRequest, ClaimStatus, Expect, GiveBack, Key, KeyKind, OpenClaims, Operation,
     Put, Tenant,
@@ -17,6 +18,7 @@ laws![
     list_filters_by_state,
     tenants_lists_each_tenant_once,
     tenants_lists_those_with_records_or_jobs_alone,
+    tenants_leaves_out_what_is_kept_for_operators,
     open_claims_are_counted_by_status,
 ];
 
@@ -49,6 +51,21 @@ async fn tenants_lists_those_with_records_or_jobs_alone(s: LawContext) {
     for tenant in [&records, &jobs, &scoped] {
         assert_eq!(all.iter().filter(|found| *found == tenant).count(), 1, "{all:?}");
     }
+}
+
+async fn tenants_leaves_out_what_is_kept_for_operators(s: LawContext) {
+    let seen = Tenant::new(&format!("{}-seen", s.tenant.as_str())).unwrap();
+    let mut jobs = keys::live_jobs(&seen).to_vec();
+    jobs.push(keys::audit_job(&seen));
+    jobs.extend(keys::node_jobs());
+    let events: Vec<_> = jobs.iter().map(|job| event(job, "node", 1)).collect();
+    s.store.append(&events, &KEEP).await.expect("the store answers");
+    let record = keys::session_record(s.tenant.as_str());
+    let put = s.store.put(&record, "{}".into(), &Expect::Any, Some(LONG)).await;
+    assert!(matches!(put, Ok(Put::Stored { .. })));
+    let all = s.store.tenants(u32::MAX).await.expect("the store answers");
+    assert!(!all.iter().any(|found| found.as_str().is_empty() || *found == seen), "{all:?}");
+    assert!(s.store.attach(&jobs[0], &PageRequest::new(0, 1)).await.unwrap().is_some());
 }
 
 async fn open_claims_are_counted_by_status(s: LawContext) {

@@ -118,13 +118,14 @@ const TENANTS: &str = concat!(
     " UNION ",
     tenants_of!("hapax_records WHERE true"),
     " UNION ",
-    tenants_of!("hapax_jobs WHERE live = 1"),
+    tenants_of!("hapax_jobs WHERE live = 1 AND domain <> ''"),
 );
 
 fn tenants(session: Session<'_>, at_most: u32) -> StoreResult<Vec<Tenant>> {
     let names: Vec<String> = session.all(TENANTS, [], |row| row.get(0))?;
     let mut tenants: Vec<_> =
         names.iter().map(|name| Tenant::stored(name).without_scope()).collect();
+    tenants.retain(|tenant| !tenant.as_str().is_empty());
     tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     tenants.dedup();
     tenants.truncate(at_most as usize);

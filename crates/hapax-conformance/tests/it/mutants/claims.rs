@@ -48,6 +48,8 @@ bugs! {
     SweepsEverything => "sweep_removes_only_expired_records",
     /// The scopes of a tenant count as tenants.
     ScopesAreTenants => "tenants_lists_each_tenant_once",
+    /// What is kept for operators has a tenant, the empty one.
+    OperatorsAreTenants => "tenants_leaves_out_what_is_kept_for_operators",
     /// Only tenants with claims are listed.
     RecordsHaveNoTenants => "tenants_lists_those_with_records_or_jobs_alone",
     /// Claims whose lease has ended count as pending.
@@ -197,6 +199,9 @@ impl StoreWrapper for ClaimsMutant {
             && let Some(tenant) = tenants.first()
         {
             tenants.push(Tenant::stored(&format!("{}/scope", tenant.as_str())));
+        }
+        if self.bug == Bug::OperatorsAreTenants {
+            tenants.insert(0, Tenant::stored(""));
         }
         if self.bug == Bug::RecordsHaveNoTenants {
             let mut with_claims = Vec::new();
