@@ -5,7 +5,7 @@ use futures_util::future::try_join_all;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Claims, Key, KeyKind, OpenClaims,
-    Oversight, StoreError, StoreResult, Tenant, Token, activity,
+    Oversight, StoreError, StoreResult, Tenant, Token,
 };
 use redis::Cmd;
 
@@ -52,8 +52,7 @@ impl Oversight for RedisStore {
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
         let names = self.scan_names(&format!("{}:{{*:*", self.names.prefix)).await?;
         let keys = names.iter().filter_map(|name| self.key_of(name).or_else(|| self.job_of(name)));
-        let keys = keys
-            .filter(|key| !(key.kind() == KeyKind::Job && activity::keys::is_for_operators(key)));
+        let keys = keys.filter(|key| !key.is_operators_job());
         let mut tenants: Vec<_> = keys.map(|key| key.tenant().without_scope()).collect();
         tenants.retain(|tenant| !tenant.as_str().is_empty());
         tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));

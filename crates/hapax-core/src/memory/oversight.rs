@@ -5,8 +5,7 @@ use async_trait::async_trait;
 use super::MemoryStore;
 use crate::primitives::oversight::includes;
 use crate::{
-    ClaimPage, ClaimQuery, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant, activity,
-    claim_rules,
+    ClaimPage, ClaimQuery, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant, claim_rules,
 };
 
 #[async_trait]
@@ -33,7 +32,7 @@ impl Oversight for MemoryStore {
 
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
         let tables = self.tables();
-        let jobs = tables.jobs.keys().filter(|job| !activity::keys::is_for_operators(job));
+        let jobs = tables.jobs.keys().filter(|job| !job.is_operators_job());
         let keys = tables.claims.keys().chain(tables.records.keys()).chain(jobs);
         let keys = keys.filter(|key| !key.tenant().as_str().is_empty());
         let names: HashSet<_> = keys.map(|key| key.tenant().without_scope()).collect();

@@ -436,6 +436,13 @@ impl ReporterTask {
         let now = self.report.clock.now();
         if !self.live.is_empty() {
             let live: Vec<_> = std::mem::take(&mut self.live).into_iter().collect();
+            let with_jobs = live.iter().filter(|(_, entry)| !entry.jobs.is_empty());
+            let jobs: Vec<_> =
+                with_jobs.map(|(tenant, entry)| (tenant.clone(), entry.jobs.clone())).collect();
+            if !jobs.is_empty() {
+                // A list that is not written is left out: the job itself tells more.
+                self.append(&keys::RECENT_JOBS, now, jobs).await;
+            }
             for (tenant, entry) in self.append(&keys::LIVE, now, live).await {
                 add(&mut self.live, tenant, entry);
             }

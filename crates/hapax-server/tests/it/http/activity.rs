@@ -155,7 +155,10 @@ fn job_timeline_hides_data_until_revealed() {
     server.get(path).bearer("bank").is(404, "job-missing");
     let recent = |token: &str| seen(&server, "/v1/operator/jobs", token)["jobs"].clone();
     eventually("the job is listed", || recent("root")[0]["job_id"] == "j");
-    assert_eq!((&recent("eyes")[0]["job_id"], &recent("eyes")[0]["domain"]), (&Value::Null, &json!("scan")));
+    assert_eq!(
+        (&recent("eyes")[0]["job_id"], &recent("eyes")[0]["domain"]),
+        (&Value::Null, &json!("scan"))
+    );
     assert_eq!(recent("bank"), json!([]));
 }
 
@@ -197,7 +200,10 @@ fn activity_stream_shows_what_happens_and_no_operator() {
     }
     assert_eq!(server.post("/v1/locks/k").bearer("bank").status(), 201);
     let entry = bank.next().expect("an entry").data;
-    assert_eq!(entry["counts"]["requests"], 1, "another tenant's or an operator's requests show: {entry}");
+    assert_eq!(
+        entry["counts"]["requests"], 1,
+        "another tenant's or an operator's requests show: {entry}"
+    );
 }
 
 #[test]

@@ -36,8 +36,6 @@ pub(crate) struct ListedJob {
 
 /// How many jobs are listed.
 const MAX_JOBS: usize = 100;
-/// How many entries are searched for them.
-const MAX_EXAMINED: usize = 200;
 
 /// List jobs that had events lately.
 #[utoipa::path(
@@ -51,15 +49,7 @@ pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> Ap
         let reveal = request.reveal(&app, reveal)?;
         trail.begin_reveal(reveal, AuditSubject::new("jobs")).await?;
         let reader = reader(&app);
-        let page = app.call_store(reader.live(&request.tenant, None, MAX_EXAMINED)).await?;
-        let mut recent: Vec<RecentJob> = Vec::new();
-        for job in page.entries.into_iter().flat_map(|entry| entry.jobs.into_iter().rev()) {
-            let is_known =
-                recent.iter().any(|kept| kept.domain == job.domain && kept.job_id == job.job_id);
-            if !is_known && recent.len() < MAX_JOBS {
-                recent.push(job);
-            }
-        }
+        let recent = app.call_store(reader.recent_jobs(&request.tenant, MAX_JOBS)).await?;
         let listed = |RecentJob { domain, job_id, stage, at }| {
             let masked = reveal.is_masked();
             ListedJob { domain, job_id: reveal.show(job_id), stage, at, masked }
