@@ -4,6 +4,7 @@ mod api;
 mod bench;
 mod check;
 mod client;
+mod console;
 mod daemon;
 mod demo;
 mod doctor;

@@ -15,7 +15,6 @@ use hapax::log::LogRetention;
 use hapax::{Store, StoreError, Tenant};
 use hapax_http::MemoryBudget;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::time::Instant;
 
 use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
@@ -48,7 +47,6 @@ pub(crate) struct AppStateInner {
     pub(crate) metrics: PrometheusHandle,
     /// The memory of all request bodies and what they are parsed into.
     pub(crate) memory: MemoryBudget,
-    pub(crate) started: Instant,
     /// The bound address, set once the listener is open.
     pub(crate) address: OnceLock<SocketAddr>,
 }
@@ -99,7 +97,6 @@ impl AppState {
             bus,
             streams: EventStreams::new(&settings, tenants.len()),
             memory: MemoryBudget::new(settings.buffer_memory.0),
-            started: Instant::now(),
             address: OnceLock::new(),
             settings,
             store,

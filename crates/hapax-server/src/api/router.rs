@@ -17,6 +17,7 @@ use super::response::raw_json_response;
 use super::sse::cors;
 use super::v1::operator::activity;
 use super::v1::{commands, events, inbox, locks, operator, queues, records, session};
+use crate::console;
 use crate::daemon::{admin, method_not_allowed, with_common_layers};
 use crate::problem::{Problem, ProblemKind};
 
@@ -72,7 +73,8 @@ pub(crate) fn router(app: &AppState) -> Router {
         .route("/docs", get(pages::docs_redirect))
         .route("/docs/", get(pages::docs_file))
         .route("/docs/{file}", get(pages::docs_file))
-        .route("/", get(pages::status_page))
+        .route("/", get(console::console_page))
+        .route("/console/{*file}", get(console::console_file))
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(app.clone(), admission::admit))
