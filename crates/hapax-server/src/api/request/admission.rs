@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hapax::Tenant;
+use hapax::activity::{self, Activity};
 use hyper::header::ORIGIN;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -76,7 +77,8 @@ fn check(app: &AppState, request: &Request) -> Result<Admission, Problem> {
         Some(link) => app.access.authenticate_link(&link, app.settings.sse_secret.as_ref())?,
         None => app.access.authenticate(fields, scope)?,
     };
-    let permit = limits.acquire(&caller)?;
+    let permit = limits.acquire(&caller);
+    let permit = permit.inspect_err(|_| activity::record(Activity::Refused(&caller.tenant)))?;
     Ok(Admission { caller: Some(caller), _permit: Some(permit) })
 }
 
