@@ -49,6 +49,8 @@ pub(crate) struct AppStateInner {
     pub(crate) memory: MemoryBudget,
     /// The bound address, set once the listener is open.
     pub(crate) address: OnceLock<SocketAddr>,
+    /// The name of this process, the label of claims whose caller gives none.
+    pub(crate) node: OnceLock<Arc<str>>,
 }
 
 impl std::ops::Deref for AppState {
@@ -98,6 +100,7 @@ impl AppState {
             streams: EventStreams::new(&settings, tenants.len()),
             memory: MemoryBudget::new(settings.buffer_memory.0),
             address: OnceLock::new(),
+            node: OnceLock::new(),
             settings,
             store,
             metrics,
@@ -105,7 +108,8 @@ impl AppState {
     }
 
     pub(crate) fn locks(&self, tenant: &Tenant) -> Locks {
-        Locks::new(self.store.clone()).tenant(tenant.clone()).source("api")
+        let locks = Locks::new(self.store.clone()).tenant(tenant.clone()).source("api");
+        if let Some(node) = self.node.get() { locks.label(node) } else { locks }
     }
 
     pub(crate) fn documents(&self, tenant: &Tenant) -> Documents {
@@ -115,11 +119,13 @@ impl AppState {
     }
 
     pub(crate) fn commands(&self, tenant: &Tenant) -> Commands {
-        Commands::new(self.store.clone()).tenant(tenant.clone())
+        let commands = Commands::new(self.store.clone()).tenant(tenant.clone());
+        if let Some(node) = self.node.get() { commands.label(node) } else { commands }
     }
 
     pub(crate) fn inbox(&self, tenant: &Tenant) -> Inbox {
-        Inbox::new(self.store.clone()).tenant(tenant.clone())
+        let inbox = Inbox::new(self.store.clone()).tenant(tenant.clone());
+        if let Some(node) = self.node.get() { inbox.label(node) } else { inbox }
     }
 
     /// A command line to try the API with.
