@@ -21,7 +21,7 @@ use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
 use super::request::session::ConsoleSessions;
 use super::sse::{EventBus, EventStreams};
-use super::v1::AuditLog;
+use super::v1::{AuditLog, OperatorTasks};
 use crate::daemon::{Readiness, ReadinessState};
 use crate::problem::{Problem, ProblemKind};
 use crate::settings::ServeSettings;
@@ -35,7 +35,10 @@ pub(crate) struct AppStateInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) access: AccessPolicy,
     pub(crate) sessions: ConsoleSessions,
+    /// The name that tells this process from others on the same store.
+    pub(crate) node: Arc<str>,
     pub(crate) audit: AuditLog,
+    pub(crate) tasks: OperatorTasks,
     pub(crate) request_limits: TenantRequestLimits,
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
     pub(crate) operator_limits: TenantRequestLimits,
@@ -77,6 +80,7 @@ impl AppState {
         store: Arc<dyn Store>,
         metrics: PrometheusHandle,
         readiness: Readiness,
+        node: Arc<str>,
     ) -> Self {
         let bus = bus(&settings, store.clone());
         let (events, timeout) = (bus.clone(), settings.event_tail_timeout);
@@ -90,7 +94,9 @@ impl AppState {
             operator_limits: TenantRequestLimits::new(&access, settings.in_flight),
             access,
             sessions: ConsoleSessions::default(),
-            audit: AuditLog::new(store.clone(), random_node_name()),
+            audit: AuditLog::new(store.clone(), node.clone()),
+            node,
+            tasks: OperatorTasks::default(),
             readiness,
             bus,
             streams: EventStreams::new(&settings, tenants.len()),
@@ -104,7 +110,7 @@ impl AppState {
     }
 
     pub(crate) fn locks(&self, tenant: &Tenant) -> Locks {
-        Locks::new(self.store.clone()).tenant(tenant.clone()).source("api")
+        Locks::new(self.store.clone()).tenant(tenant.clone()).source("api").label(&self.node)
     }
 
     pub(crate) fn documents(&self, tenant: &Tenant) -> Documents {
@@ -114,11 +120,11 @@ impl AppState {
     }
 
     pub(crate) fn commands(&self, tenant: &Tenant) -> Commands {
-        Commands::new(self.store.clone()).tenant(tenant.clone())
+        Commands::new(self.store.clone()).tenant(tenant.clone()).label(&self.node)
     }
 
     pub(crate) fn inbox(&self, tenant: &Tenant) -> Inbox {
-        Inbox::new(self.store.clone()).tenant(tenant.clone())
+        Inbox::new(self.store.clone()).tenant(tenant.clone()).label(&self.node)
     }
 
     /// A command line to try the API with.
@@ -185,8 +191,7 @@ fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> EventBus {
     EventBus::with_frames(store, config)
 }
 
-/// A name that tells this process from others on the same store.
-fn random_node_name() -> Arc<str> {
-    let token = hapax::Token::random();
-    format!("serve-{}", &token.as_str()[..8]).into()
+/// A name for a node that has none in the settings.
+pub(crate) fn random_node_name(edge: &str) -> Arc<str> {
+    format!("{edge}-{}", &hapax::Token::random().as_str()[..8]).into()
 }

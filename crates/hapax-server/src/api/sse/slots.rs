@@ -48,6 +48,12 @@ impl StreamSlots {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many streams of a tenant are open, and how many may be.
+    pub(super) fn usage(&self, tenant: &Tenant) -> (usize, usize) {
+        let open = self.open().by_tenant.get(tenant).copied().unwrap_or_default();
+        (open, self.limits.of_tenant)
+    }
+
     /// Takes a slot for a stream of this tenant, opened with this link if it was one.
     pub(super) fn acquire(
         self: &Arc<Self>,

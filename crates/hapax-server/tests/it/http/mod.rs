@@ -26,3 +26,4 @@ mod sql;
 mod start;
 mod stop;
 mod stores;
+mod tasks;
