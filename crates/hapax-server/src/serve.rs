@@ -16,16 +16,19 @@ pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<Ex
     let daemon = Daemon::boot(&sources, boot).await?;
     let access = AccessPolicy::new(&settings.tokens);
     let (store, metrics) = (daemon.store.clone(), daemon.metrics.clone());
-    let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone());
+    let node = daemon.node.clone();
+    let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone(), node);
     let _ = app.address.set(daemon.address()?);
-    let _ = app.node.set(daemon.node.clone());
     print(&app, &sources);
     if let Some(warning) = app.settings.connection_warning() {
         tracing::warn!("{warning}");
     }
 
     ingest(&app, &sources)?;
-    let stop = async || app.bus.stop();
+    let stop = async || {
+        app.tasks.stop_all().await;
+        app.bus.stop();
+    };
     daemon.serve(api::router(&app), None, app.settings.shutdown_timeout, stop).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -20,8 +20,8 @@ use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
 use super::request::session::ConsoleSessions;
 use super::sse::{EventBus, EventStreams};
-use super::v1::AuditLog;
 use super::v1::operator::activity::overview::StoreFindings;
+use super::v1::{AuditLog, OperatorTasks};
 use crate::daemon::{Readiness, ReadinessState};
 use crate::problem::{Problem, ProblemKind};
 use crate::settings::ServeSettings;
@@ -35,9 +35,12 @@ pub(crate) struct AppStateInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) access: AccessPolicy,
     pub(crate) sessions: ConsoleSessions,
+    /// The name that tells this process from others on the same store.
+    pub(crate) node: Arc<str>,
     pub(crate) audit: AuditLog,
     /// The doctor's findings, for the overview.
     pub(crate) findings: StoreFindings,
+    pub(crate) tasks: OperatorTasks,
     pub(crate) request_limits: TenantRequestLimits,
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
     pub(crate) operator_limits: TenantRequestLimits,
@@ -49,8 +52,6 @@ pub(crate) struct AppStateInner {
     pub(crate) memory: MemoryBudget,
     /// The bound address, set once the listener is open.
     pub(crate) address: OnceLock<SocketAddr>,
-    /// The name of this process, the label of claims whose caller gives none.
-    pub(crate) node: OnceLock<Arc<str>>,
 }
 
 impl std::ops::Deref for AppState {
@@ -80,6 +81,7 @@ impl AppState {
         store: Arc<dyn Store>,
         metrics: PrometheusHandle,
         readiness: Readiness,
+        node: Arc<str>,
     ) -> Self {
         let bus = bus(&settings, store.clone());
         let (events, timeout) = (bus.clone(), settings.event_tail_timeout);
@@ -93,14 +95,15 @@ impl AppState {
             operator_limits: TenantRequestLimits::new(&access, settings.in_flight),
             access,
             sessions: ConsoleSessions::default(),
-            audit: AuditLog::new(store.clone(), random_node_name()),
+            audit: AuditLog::new(store.clone(), node.clone()),
+            node,
+            tasks: OperatorTasks::default(),
             findings: StoreFindings::default(),
             readiness,
             bus,
             streams: EventStreams::new(&settings, tenants.len()),
             memory: MemoryBudget::new(settings.buffer_memory.0),
             address: OnceLock::new(),
-            node: OnceLock::new(),
             settings,
             store,
             metrics,
@@ -108,8 +111,7 @@ impl AppState {
     }
 
     pub(crate) fn locks(&self, tenant: &Tenant) -> Locks {
-        let locks = Locks::new(self.store.clone()).tenant(tenant.clone()).source("api");
-        if let Some(node) = self.node.get() { locks.label(node) } else { locks }
+        Locks::new(self.store.clone()).tenant(tenant.clone()).source("api").label(&self.node)
     }
 
     pub(crate) fn documents(&self, tenant: &Tenant) -> Documents {
@@ -119,13 +121,11 @@ impl AppState {
     }
 
     pub(crate) fn commands(&self, tenant: &Tenant) -> Commands {
-        let commands = Commands::new(self.store.clone()).tenant(tenant.clone());
-        if let Some(node) = self.node.get() { commands.label(node) } else { commands }
+        Commands::new(self.store.clone()).tenant(tenant.clone()).label(&self.node)
     }
 
     pub(crate) fn inbox(&self, tenant: &Tenant) -> Inbox {
-        let inbox = Inbox::new(self.store.clone()).tenant(tenant.clone());
-        if let Some(node) = self.node.get() { inbox.label(node) } else { inbox }
+        Inbox::new(self.store.clone()).tenant(tenant.clone()).label(&self.node)
     }
 
     /// A command line to try the API with.
@@ -190,10 +190,4 @@ fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> EventBus {
         .max_event_bytes(settings.body_limit)
         .poll_interval(settings.event_poll);
     EventBus::with_frames(store, config)
-}
-
-/// A name that tells this process from others on the same store.
-fn random_node_name() -> Arc<str> {
-    let token = hapax::Token::random();
-    format!("serve-{}", &token.as_str()[..8]).into()
 }

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::extract::{MatchedPath, Request};
 use axum::http::Uri;
 use axum::routing::{MethodRouter, any};
+use hapax::activity::random_node_name;
 use hapax::queue::QueueName;
 use hapax::{Store, Tenant};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -25,7 +26,8 @@ pub(crate) fn router_for_store(
 ) -> anyhow::Result<Router> {
     let settings = ServeSettings::read(&SettingSources::defaults()?)?;
     let access = AccessPolicy::LocalOnly(tenant);
-    Ok(router(&AppState::new(settings, access, store, metrics, Readiness::default())))
+    let (readiness, node) = (Readiness::default(), random_node_name("local").into());
+    Ok(router(&AppState::new(settings, access, store, metrics, readiness, node)))
 }
 
 /// Parts of the API on a daemon's store, for callers on this machine alone.

@@ -34,6 +34,11 @@ pub(super) struct StreamTimings {
 }
 
 impl EventStreams {
+    /// How many streams of a tenant are open, and how many may be.
+    pub(crate) fn usage(&self, tenant: &Tenant) -> (usize, usize) {
+        self.slots.usage(tenant)
+    }
+
     /// The streams of a server with this number of tenants.
     pub(crate) fn new(settings: &ServeSettings, tenants: usize) -> Self {
         let timings = StreamTimings {
@@ -55,11 +60,6 @@ impl EventStreams {
             timings,
             fanout: Arc::default(),
         }
-    }
-
-    /// How many streams this tenant has open, and how many it may have.
-    pub(crate) fn open_and_limit(&self, tenant: &Tenant) -> (usize, usize) {
-        self.slots.open_and_limit(tenant)
     }
 
     /// A stream from `source` that ends at `expires_at` at the latest.
