@@ -120,7 +120,7 @@ pub trait Queue: Send + Sync {
 
     /// Counts the dead letters by their reason, the most frequent first; at most `at_most` reasons.
     ///
-    /// Where a queue has more than [`MAX_EXAMINED`] dead letters, those with the smallest ids are counted.
+    /// Of more than [`MAX_EXAMINED`] dead letters of a queue, no more than about that many are counted.
     async fn dead_reasons(
         &self,
         queue: &QueueName,

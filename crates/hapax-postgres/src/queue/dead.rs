@@ -31,7 +31,7 @@ pub(crate) async fn dead<S: SqlSession>(
 ) -> SqlResult<Vec<DeadLetter>> {
     let (tenant, after) = (tenant.map(Tenant::as_str), query.after.map(|id| id.0));
     let (at_most, reason) = (i64::from(query.at_most), query.reason.as_deref());
-    let params: Params<'_> = &[&queue.as_str(), &tenant, &after, &at_most, &reason];
+    let params: Params<'_> = &[&queue.as_str(), &tenant, &after, &at_most, &reason, &i64::MAX];
     let rows = session.rows(include_str!("../sql/dead.sql"), params).await?;
     let decode = |row: &SqlRow| {
         let attempts: i32 = row.try_get("attempts")?;

@@ -1,18 +1,79 @@
--- The oldest rows that wait or are in flight. Each part is read along its own index, no more than $4 rows of it. Those
--- that wait for a time or behind another row are not in the order of enqueueing there.
+-- The oldest rows that wait or are in flight. Each part is read along its own index, no more than $4 rows of it. The
+-- shards are spelled out, so that the planner merges them in their order and reads few rows of each. Rows that wait for
+-- a time, or behind another row, have no index in the order of enqueueing.
 WITH held AS MATERIALIZED (
     SELECT unnest(l.seqs) AS seq, l.until > clock_timestamp() AS is_alive FROM hapax_leases l WHERE l.queue = $1
 ), found AS (
-    SELECT w.seq, w.place FROM generate_series(0, 15) n
-    CROSS JOIN LATERAL (
-        SELECT o.seq, o.place FROM (
-            SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
-            WHERE o.queue = $1 AND o.shard = n::smallint AND o.phase = 0 AND o.deliver_after IS NULL
-            ORDER BY o.seq LIMIT $4
+    (SELECT o.seq, o.place FROM (
+        SELECT * FROM (
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 0::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 1::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 2::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 3::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 4::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 5::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 6::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 7::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 8::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 9::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 10::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 11::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 12::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 13::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 14::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 15::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+             ORDER BY o.seq LIMIT $4)
         ) o
-        WHERE $2 IS NULL OR o.tenant = $2
-        LIMIT $3
-    ) w
+        ORDER BY o.seq LIMIT $4
+    ) o
+    WHERE $2 IS NULL OR o.tenant = $2
+    LIMIT $3)
     UNION ALL
     SELECT o.seq, o.place FROM (
         SELECT o.seq, o.tenant, o.ctid AS place FROM hapax_outbox o

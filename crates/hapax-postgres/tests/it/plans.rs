@@ -60,3 +60,53 @@ async fn batched_statements_find_rows_by_key_and_place_alone() {
         }
     }
 }
+
+/// Statements for operators, and steps that their plans have.
+const OPERATOR_STATEMENTS: [(&str, &str, &str, &[&str]); 4] = [
+    (
+        "waiting",
+        include_str!("../../src/sql/waiting.sql"),
+        "text, text, bigint, bigint",
+        &["Merge Append", "Index Scan using hapax_outbox_waiting", "Tid Scan on hapax_outbox"],
+    ),
+    (
+        "dead",
+        include_str!("../../src/sql/dead.sql"),
+        "text, text, uuid, bigint, text, bigint",
+        &["Index Scan using hapax_outbox_dead"],
+    ),
+    (
+        "dead_reasons",
+        include_str!("../../src/sql/dead_reasons.sql"),
+        "text, text, bigint, bigint",
+        &["Index Scan using hapax_outbox_dead"],
+    ),
+    (
+        "resolve",
+        include_str!("../../src/sql/resolve.sql"),
+        "text, bytea, uuid[], smallint[], bigint[], text[]",
+        &["Index Scan using hapax_outbox_pkey"],
+    ),
+];
+
+#[tokio::test]
+async fn operator_statements_read_along_their_indexes() {
+    let (_, client) = application("operator_plans").await;
+    client.batch_execute(SETTINGS).await.unwrap();
+    for (name, sql, types, expected) in OPERATOR_STATEMENTS {
+        let nulls = vec!["NULL"; types.split(',').count()].join(", ");
+        client.batch_execute(&format!("PREPARE {name} ({types}) AS {sql}")).await.unwrap();
+        let plan = client.simple_query(&format!("EXPLAIN EXECUTE {name} ({nulls})")).await.unwrap();
+        let lines: Vec<_> = plan
+            .iter()
+            .filter_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            })
+            .collect();
+        assert!(!lines.iter().any(|line| line.contains("Seq Scan")), "{name}: {lines:#?}");
+        for part in expected {
+            assert!(lines.iter().any(|line| line.contains(part)), "{name}, {part}: {lines:#?}");
+        }
+    }
+}

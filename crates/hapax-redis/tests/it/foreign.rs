@@ -52,6 +52,7 @@ async fn foreign_value_counts_as_held_and_is_never_changed() {
             assert_eq!([forget, keep, extend, settle], [Step::Lost; 4]);
         }
         let view = store.look(&lock(LOCK)).await.unwrap().unwrap();
+        assert_eq!(view.retention, None);
         assert!(matches!(view.state, ClaimState::Pending { .. }));
         assert_eq!((view.fence, view.granted_ago), (None, None));
         assert_eq!(redis.cli(&["DUMP", LOCK]), before);

@@ -67,12 +67,14 @@ pub(crate) fn dead_reasons(
         counts.add(reasons::newest(&stored), 1, [at; 2]);
         Ok(())
     };
+    let params = params![queue.as_str(), tenant.map(Tenant::as_str), MAX_EXAMINED];
+    // In the order of the table, because ids may be random; not through the index of dead letters.
     session.all::<(), ()>(
-        "SELECT reason, ended_at FROM ( \
-             SELECT reason, ended_at, tenant FROM hapax_outbox \
-             WHERE queue = ?1 AND state BETWEEN 4 AND 5 ORDER BY id LIMIT ?3) \
-         WHERE ?2 IS NULL OR tenant = ?2",
-        params![queue.as_str(), tenant.map(Tenant::as_str), MAX_EXAMINED],
+        "SELECT o.reason, o.ended_at FROM ( \
+             SELECT seq, tenant FROM hapax_outbox \
+             WHERE queue = ?1 AND state <= 5 AND state >= 4 LIMIT ?3) AS i \
+         CROSS JOIN hapax_outbox AS o ON o.seq = i.seq WHERE ?2 IS NULL OR i.tenant = ?2",
+        params,
         count,
     )?;
     Ok(counts.most_frequent(at_most))

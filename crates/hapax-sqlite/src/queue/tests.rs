@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hapax_core::queue::{DeadQuery, ItemOutcome, LeaseRequest, LeasedItem, QueueItem, QueueName};
+use hapax_core::queue::{
+    DeadQuery, ItemOutcome, LeaseRequest, LeasedItem, MAX_EXAMINED, QueueItem, QueueName,
+};
 use hapax_core::{Clock, ManualClock, Tenant};
 use rusqlite::Connection;
 
-use super::{dead, enqueue, lease, resolve};
+use super::{dead, enqueue, lease, oversee, resolve};
 use crate::session::{Session, SessionClock};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -182,6 +184,61 @@ fn dead_letters_are_read_from_their_own_index() {
     let before = bench.steps.load(Ordering::Relaxed);
     assert_eq!(letters().len(), 3);
     assert!(bench.steps.load(Ordering::Relaxed) - before < 20, "looked at the living");
+}
+
+/// The steps of a call, the second time.
+fn steps<T>(bench: &Bench, call: impl Fn() -> T) -> (T, u64) {
+    call();
+    let before = bench.steps.load(Ordering::Relaxed);
+    let answer = call();
+    let calls = bench.steps.load(Ordering::Relaxed) - before;
+    (answer, calls * u64::try_from(GRAIN).unwrap())
+}
+
+#[test]
+fn waiting_cost_is_independent_of_the_backlog() {
+    let cost = |rows| {
+        let bench = Bench::new();
+        bench.fill(rows, "CASE i % 2 WHEN 0 THEN 'k' || (i % 1000) END");
+        bench.take(10);
+        let call = || oversee::waiting(bench.session(), &bench.queue, None, 50).unwrap();
+        let (found, steps) = steps(&bench, call);
+        assert_eq!((found.len(), found.iter().filter(|item| item.in_flight).count()), (50, 10));
+        steps
+    };
+    let (few, many) = (cost(2000), cost(100_000));
+    assert!(many < few * 2, "{many} steps, {few} in a short queue");
+}
+
+#[test]
+fn waiting_of_a_tenant_looks_at_a_limited_number() {
+    let guest = Tenant::new("guest").unwrap();
+    let cost = |rows: u32| {
+        let bench = Bench::new();
+        bench.fill(rows, "NULL");
+        enqueue(bench.session(), &bench.queue, &[QueueItem::new(&guest, "t", "x")]).unwrap();
+        let call = || oversee::waiting(bench.session(), &bench.queue, Some(&guest), 50).unwrap();
+        let (found, steps) = steps(&bench, call);
+        (found.len(), steps)
+    };
+    let ((found, within), (too_far, beyond)) = (cost(MAX_EXAMINED - 1), cost(MAX_EXAMINED * 2));
+    assert_eq!((found, too_far), (1, 0));
+    assert!(beyond < within + within / 10, "{beyond} steps, {within} for all of them");
+}
+
+#[test]
+fn dead_reasons_look_at_a_limited_number() {
+    let cost = |rows: u32| {
+        let bench = Bench::new();
+        bench.fill(rows, "NULL");
+        bench.connection.execute_batch("UPDATE hapax_outbox SET state = 5, reason = 'r'").unwrap();
+        let call = || dead::dead_reasons(bench.session(), &bench.queue, None, 10).unwrap();
+        let (found, steps) = steps(&bench, call);
+        (found[0].count, steps)
+    };
+    let ((counted, within), (limited, beyond)) = (cost(MAX_EXAMINED), cost(MAX_EXAMINED * 2));
+    assert_eq!((counted, limited), (MAX_EXAMINED.into(), MAX_EXAMINED.into()));
+    assert!(beyond < within + within / 10, "{beyond} steps, {within} for all of them");
 }
 
 fn is_statement(text: &str) -> bool {
