@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hapax_http_client::{FullResponse, HttpClient};
 use hapax_line::simulator::{ApiEndpoint, ApiFault, SimulatedApi};
-use hapax_line::{LineClient, LineMessage, SendStatus};
+use hapax_line::{LineClient, LineMessage, SendError, SendStatus};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -78,6 +78,21 @@ async fn simulator_accepts_what_line_accepts() {
     assert_eq!(api.next(LIMIT).await.unwrap().messages.len(), 5);
     assert_eq!(api.next(LIMIT).await.unwrap().loading_seconds, Some(60));
     assert!(api.next(Duration::ZERO).await.is_none());
+}
+
+#[tokio::test]
+async fn simulator_tells_the_quota_and_counts_pushes() {
+    let api = SimulatedApi::start("127.0.0.1:0", "token").await.unwrap();
+    let line = LineClient::new(&api.base(), "token").unwrap();
+    let quota = line.quota().await.unwrap();
+    assert_eq!((quota.limit, quota.used), (None, 0));
+    api.set_monthly_limit(500);
+    assert_eq!(post(&api, PUSH, &[], &push(json!([text("a"), text("b")]))).await.status, 200);
+    let quota = line.quota().await.unwrap();
+    assert_eq!((quota.limit, quota.used), (Some(500), 1));
+    assert!(api.violations().is_empty());
+    let stranger = LineClient::new(&api.base(), "other").unwrap();
+    assert_eq!(stranger.quota().await, Err(SendError::Refused(401)));
 }
 
 #[tokio::test]

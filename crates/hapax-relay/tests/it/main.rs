@@ -8,6 +8,7 @@ mod leases;
 mod lines;
 mod nats;
 mod order;
+mod pause;
 mod redis;
 mod stores;
 mod stranded;

@@ -1,5 +1,6 @@
 //! The `hapax` binary and real servers, end to end.
 
+mod activity;
 mod alerts;
 mod browser;
 mod bus_consume;

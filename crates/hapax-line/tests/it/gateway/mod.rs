@@ -7,5 +7,6 @@ mod intake;
 mod locks;
 mod order;
 mod outages;
+mod pause;
 mod service;
 mod setup;

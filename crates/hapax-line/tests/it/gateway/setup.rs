@@ -190,6 +190,8 @@ impl Setup {
             .lease(LEASE)
             .retention(RETENTION)
             .reply_window(REPLY_WINDOW)
+            // The calls of the store are those that the test causes.
+            .pausable(false)
             // A stalled machine must not look like a store that does not answer.
             .store_timeout(WAIT_TIMEOUT);
         Self {
