@@ -254,6 +254,11 @@ impl Key {
         &self.name
     }
 
+    /// Whether hapax keeps this job for operators, such as the audit log: its domain is empty, which [`Key::job`] refuses.
+    pub fn is_operators_job(&self) -> bool {
+        self.kind == KeyKind::Job && self.scope.is_empty()
+    }
+
     /// The key as one text, reversibly: the parts joined by `:`, with `%`, `:`, `{` and `}`
     /// inside them percent-encoded.
     pub fn canonical(&self) -> String {

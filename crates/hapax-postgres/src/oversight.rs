@@ -36,15 +36,19 @@ impl Oversight for PostgresStore {
 /// The tenants of a table. Each is found by one step in the primary key: after a tenant the search goes on at
 /// the next name, and after a scope behind all scopes of its tenant (`0` follows `/`).
 macro_rules! tenants_of {
-    ($table:literal) => {
+    ($table:literal, $condition:literal) => {
         concat!(
             "SELECT tenant FROM (WITH RECURSIVE names (tenant) AS ( \
                  SELECT min(tenant) FROM ",
             $table,
+            " WHERE ",
+            $condition,
             " UNION ALL \
                  SELECT (SELECT min(t.tenant) FROM ",
             $table,
-            " t WHERE t.tenant >= \
+            " t WHERE ",
+            $condition,
+            " AND t.tenant >= \
                      CASE strpos(names.tenant, '/') WHEN 0 THEN names.tenant || '!' \
                      ELSE split_part(names.tenant, '/', 1) || '0' END) \
                  FROM names WHERE names.tenant IS NOT NULL) \
@@ -55,11 +59,11 @@ macro_rules! tenants_of {
 }
 
 const TENANTS: &str = concat!(
-    tenants_of!("hapax_claims"),
+    tenants_of!("hapax_claims", "true"),
     " UNION ",
-    tenants_of!("hapax_records"),
+    tenants_of!("hapax_records", "true"),
     " UNION ",
-    tenants_of!("hapax_jobs"),
+    tenants_of!("hapax_jobs", "domain <> ''"),
 );
 
 async fn tenants<S: SqlSession>(session: &mut S, at_most: u32) -> SqlResult<Vec<Tenant>> {
@@ -68,6 +72,7 @@ async fn tenants<S: SqlSession>(session: &mut S, at_most: u32) -> SqlResult<Vec<
     for row in &rows {
         tenants.push(Tenant::stored(row.try_get::<&str>("tenant")?).without_scope());
     }
+    tenants.retain(|tenant| !tenant.as_str().is_empty());
     tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     tenants.dedup();
     tenants.truncate(at_most as usize);

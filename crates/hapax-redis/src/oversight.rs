@@ -52,7 +52,9 @@ impl Oversight for RedisStore {
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
         let names = self.scan_names(&format!("{}:{{*:*", self.names.prefix)).await?;
         let keys = names.iter().filter_map(|name| self.key_of(name).or_else(|| self.job_of(name)));
+        let keys = keys.filter(|key| !key.is_operators_job());
         let mut tenants: Vec<_> = keys.map(|key| key.tenant().without_scope()).collect();
+        tenants.retain(|tenant| !tenant.as_str().is_empty());
         tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         tenants.dedup();
         tenants.truncate(at_most as usize);

@@ -4,7 +4,9 @@ mod api;
 mod bench;
 mod check;
 mod client;
+mod console;
 mod daemon;
+mod demo;
 mod doctor;
 mod ingest;
 mod leased_run;
@@ -50,6 +52,8 @@ enum Action {
     Relay(SettingFlags<RelaySettings>),
     /// Make a LINE bot safe against double taps and redelivery.
     Line(line::LineArgs),
+    /// Start an installation with traffic, to look at in the console.
+    Demo(demo::DemoArgs),
     /// Say what would break which promise, and how to fix it.
     Doctor(doctor::DoctorArgs),
     /// Check whether an HTTP service is really idempotent.
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
             Action::Proxy(flags) => proxy::run(flags).await,
             Action::Relay(flags) => relay::run(flags).await,
             Action::Line(args) => line::run(args).await,
+            Action::Demo(args) => demo::run(args).await,
             Action::Doctor(args) => doctor::run(args).await,
             Action::Check(args) => check::run(args).await,
             Action::Migrate(args) => migrate::run(args).await,

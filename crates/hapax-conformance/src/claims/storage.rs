@@ -1,5 +1,7 @@
 //! Expiry, fences, stored values, keys, and wake-ups.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use hapax_core::claims::ClaimState;
 use hapax_core::{ClaimRequest, Claimed, Fence, GiveBack, Key, Operation, Step};
@@ -26,6 +28,7 @@ laws![
     tenants_with_equal_keys_are_separate,
     kinds_and_scopes_with_equal_names_are_separate,
     look_shows_the_state_of_a_claim,
+    look_shows_the_retention_of_a_claim,
     waiter_is_woken_at_settle,
     waiter_is_woken_at_give_back,
     waiter_on_another_node_is_woken,
@@ -211,6 +214,22 @@ async fn look_shows_the_state_of_a_claim(s: LawContext, key: Key) {
     assert!(matches!(view.state, ClaimState::Settled { value, .. } if value == "v"));
     assert_eq!((view.fence, view.attempt), (Some(next.fence), 2));
     assert!(view.granted_ago.is_some_and(|ago| ago < LONG));
+}
+
+/// With the rest of the retention, it tells how long ago the claim was settled.
+async fn look_shows_the_retention_of_a_claim(s: LawContext, key: Key) {
+    let retention = async |key: &Key| {
+        s.store.look(key).await.expect("the store answers").expect("a claim").retention
+    };
+    let ticket = s.granted(&key, &ClaimRequest::new(SHORT).retention(LONG)).await;
+    assert_eq!(retention(&key).await, Some(LONG), "pending");
+    s.outlive(SHORT).await;
+    assert_eq!(retention(&key).await, Some(LONG), "unknown");
+    s.settled(&key, &ticket, "v").await;
+    assert_eq!(retention(&key).await, Some(LONG), "settled");
+    let lock = Key::lock(&s.tenant, "k").unwrap();
+    s.granted(&lock, &ClaimRequest::new(LONG)).await;
+    assert_eq!(retention(&lock).await, Some(Duration::ZERO));
 }
 
 async fn waiter_is_woken_at_settle(s: LawContext, key: Key) {

@@ -447,6 +447,21 @@ impl QueueModel {
         let dead = count(|phase| matches!(phase, Phase::Dead { .. }));
         expect_equal!((depth.waiting, depth.in_flight, depth.dead), (waiting, in_flight, dead));
         expect_equal!(depth.oldest_age.is_some(), waiting + in_flight > 0);
+        let waiting_items = store.waiting(&self.queue, None, 100).await.map_err(failed)?;
+        let waiting_items: Vec<_> = waiting_items
+            .into_iter()
+            .map(|item| (item.id, item.key, item.attempts, item.in_flight))
+            .collect();
+        let expected = self.known.iter().filter_map(|known| {
+            let in_flight = match known.phase {
+                Phase::Waiting(_) => false,
+                Phase::InFlight { lapsed, .. } => !lapsed,
+                Phase::Dead { .. } | Phase::Done { .. } => return None,
+            };
+            let item = self.stored_item(known.item);
+            Some((item.id, item.key, known.attempts, in_flight))
+        });
+        expect_equal!(waiting_items, expected.collect::<Vec<_>>());
         let dead_items =
             store.dead(&self.queue, None, &DeadQuery::new(100)).await.map_err(failed)?;
         let dead_items: Vec<_> =

@@ -6,7 +6,9 @@ mod enqueue;
 mod key_order;
 mod lease;
 mod random_walk;
+mod reasons;
 mod resolve;
+mod waiting;
 
 use std::time::Duration;
 
@@ -25,6 +27,8 @@ pub(crate) fn laws() -> Vec<Law> {
         resolve::LAWS,
         key_order::LAWS,
         dead::LAWS,
+        reasons::LAWS,
+        waiting::LAWS,
         concurrent_workers::LAWS,
         random_walk::LAWS,
     ];

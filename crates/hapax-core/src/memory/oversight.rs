@@ -32,7 +32,9 @@ impl Oversight for MemoryStore {
 
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
         let tables = self.tables();
-        let keys = tables.claims.keys().chain(tables.records.keys()).chain(tables.jobs.keys());
+        let jobs = tables.jobs.keys().filter(|job| !job.is_operators_job());
+        let keys = tables.claims.keys().chain(tables.records.keys()).chain(jobs);
+        let keys = keys.filter(|key| !key.tenant().as_str().is_empty());
         let names: HashSet<_> = keys.map(|key| key.tenant().without_scope()).collect();
         let mut tenants: Vec<_> = names.into_iter().collect();
         tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));

@@ -17,7 +17,8 @@ pub trait Oversight: Send + Sync {
     /// Reads one page.
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage>;
 
-    /// The tenants that have claims, records or jobs, without their scopes, in order; at most `at_most`. Those
+    /// The tenants that have claims, records or jobs, without their scopes, in order; at most `at_most`. Jobs and records
+    /// that hapax keeps for operators ([`activity::keys`](crate::activity::keys)) make no tenant. Those
     /// that have nothing but queued items may be left out, because no store finds items by their tenant
     /// without reading all of them.
     async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>>;

@@ -15,12 +15,12 @@ use hapax::log::LogRetention;
 use hapax::{Store, StoreError, Tenant};
 use hapax_http::MemoryBudget;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::time::Instant;
 
 use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
 use super::request::session::ConsoleSessions;
 use super::sse::{EventBus, EventStreams};
+use super::v1::operator::activity::overview::StoreFindings;
 use super::v1::{AuditLog, OperatorTasks};
 use crate::daemon::{Readiness, ReadinessState};
 use crate::problem::{Problem, ProblemKind};
@@ -38,6 +38,8 @@ pub(crate) struct AppStateInner {
     /// The name that tells this process from others on the same store.
     pub(crate) node: Arc<str>,
     pub(crate) audit: AuditLog,
+    /// The doctor's findings, for the overview.
+    pub(crate) findings: StoreFindings,
     pub(crate) tasks: OperatorTasks,
     pub(crate) request_limits: TenantRequestLimits,
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
@@ -48,7 +50,6 @@ pub(crate) struct AppStateInner {
     pub(crate) metrics: PrometheusHandle,
     /// The memory of all request bodies and what they are parsed into.
     pub(crate) memory: MemoryBudget,
-    pub(crate) started: Instant,
     /// The bound address, set once the listener is open.
     pub(crate) address: OnceLock<SocketAddr>,
 }
@@ -97,11 +98,11 @@ impl AppState {
             audit: AuditLog::new(store.clone(), node.clone()),
             node,
             tasks: OperatorTasks::default(),
+            findings: StoreFindings::default(),
             readiness,
             bus,
             streams: EventStreams::new(&settings, tenants.len()),
             memory: MemoryBudget::new(settings.buffer_memory.0),
-            started: Instant::now(),
             address: OnceLock::new(),
             settings,
             store,
@@ -189,9 +190,4 @@ fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> EventBus {
         .max_event_bytes(settings.body_limit)
         .poll_interval(settings.event_poll);
     EventBus::with_frames(store, config)
-}
-
-/// A name for a node that has none in the settings.
-pub(crate) fn random_node_name(edge: &str) -> Arc<str> {
-    format!("{edge}-{}", &hapax::Token::random().as_str()[..8]).into()
 }

@@ -15,7 +15,9 @@ use super::pages::{self, openapi};
 use super::request::admission;
 use super::response::raw_json_response;
 use super::sse::cors;
+use super::v1::operator::activity;
 use super::v1::{commands, events, inbox, locks, operator, queues, records, session, tasks};
+use crate::console;
 use crate::daemon::{admin, method_not_allowed, with_common_layers};
 use crate::problem::{Problem, ProblemKind};
 
@@ -57,6 +59,16 @@ pub(crate) fn router(app: &AppState) -> Router {
         .routes(routes!(operator::locks::force_release))
         .routes(routes!(operator::show, operator::settle, operator::release))
         .routes(routes!(operator::sweep))
+        .routes(routes!(activity::overview::overview))
+        .routes(routes!(activity::suppressed::follow))
+        .routes(routes!(activity::suppressed::list))
+        .routes(routes!(activity::conflicts::list))
+        .routes(routes!(activity::key_life::show))
+        .routes(routes!(activity::queues::list))
+        .routes(routes!(activity::jobs::list))
+        .routes(routes!(activity::jobs::show))
+        .routes(routes!(activity::streams::show))
+        .routes(routes!(activity::line::show))
         .routes(routes!(admin::healthz))
         .routes(routes!(admin::readyz))
         .routes(routes!(admin::metrics))
@@ -71,7 +83,8 @@ pub(crate) fn router(app: &AppState) -> Router {
         .route("/docs", get(pages::docs_redirect))
         .route("/docs/", get(pages::docs_file))
         .route("/docs/{file}", get(pages::docs_file))
-        .route("/", get(pages::status_page))
+        .route("/", get(console::console_page))
+        .route("/console/{*file}", get(console::console_file))
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(app.clone(), admission::admit))

@@ -148,7 +148,7 @@ pub(crate) fn become_bound_command(
 
 /// The command, which dies with this process.
 #[cfg(target_os = "linux")]
-fn bound_command(command: &[OsString]) -> Command {
+pub(crate) fn bound_command(command: &[OsString]) -> Command {
     let mut bound = Command::new("/proc/self/exe");
     bound.arg(BOUND).arg(std::process::id().to_string()).args(command);
     bound
@@ -156,7 +156,7 @@ fn bound_command(command: &[OsString]) -> Command {
 
 /// The command; only Linux can bind it to this process.
 #[cfg(not(target_os = "linux"))]
-fn bound_command(command: &[OsString]) -> Command {
+pub(crate) fn bound_command(command: &[OsString]) -> Command {
     let mut plain = Command::new(&command[0]);
     plain.args(&command[1..]);
     plain

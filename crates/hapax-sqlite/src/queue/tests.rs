@@ -158,8 +158,11 @@ fn queue_statements_never_scan_the_table() {
             .unwrap()
             .collect::<Result<_, _>>()
             .unwrap();
+        // Scans of what another step of the plan searched for are no scans of a table.
+        let is_searched = |name: &str| plan.contains(&format!("CO-ROUTINE {name}"));
+        let mut scans = plan.iter().filter_map(|step| step.strip_prefix("SCAN "));
         assert!(
-            !plan.iter().any(|step| step.starts_with("SCAN") && !step.contains("json_each")),
+            scans.all(|name| name.contains("json_each") || is_searched(name)),
             "{sql}\n{plan:?}"
         );
         plans += 1;

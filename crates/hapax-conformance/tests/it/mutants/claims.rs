@@ -48,6 +48,8 @@ bugs! {
     SweepsEverything => "sweep_removes_only_expired_records",
     /// The scopes of a tenant count as tenants.
     ScopesAreTenants => "tenants_lists_each_tenant_once",
+    /// What is kept for operators has a tenant, the empty one.
+    OperatorsAreTenants => "tenants_leaves_out_what_is_kept_for_operators",
     /// Only tenants with claims are listed.
     RecordsHaveNoTenants => "tenants_lists_those_with_records_or_jobs_alone",
     /// Claims whose lease has ended count as pending.
@@ -58,6 +60,22 @@ bugs! {
     SettledCountsAsFailed => "open_claims_are_counted_by_status",
     /// Claims of all kinds are counted together.
     KindsAreCountedTogether => "open_claims_are_counted_by_status",
+    /// The open claims of all tenants are counted.
+    OpenClaimsOfAllTenants => "open_claims_are_counted_by_tenant",
+    /// The claims of a tenant's scopes are not counted.
+    ScopesAreNotCounted => "open_claims_are_counted_by_tenant",
+    /// Claims are counted without a limit.
+    CountsWithoutLimit => "claims_of_a_tenant_are_counted_up_to_a_limit",
+    /// Settled claims are not counted.
+    CountsOpenClaims => "claims_of_a_tenant_are_counted_up_to_a_limit",
+    /// A list of one operation shows all of them.
+    ListsAllScopes => "list_filters_by_scope",
+    /// A list of one operation shows those whose names begin with it, too.
+    ListsScopesByPrefix => "list_filters_by_scope",
+    /// A list does not show the owner's label.
+    ListsWithoutLabels => "list_shows_the_label_of_the_owner",
+    /// A claim does not show its retention.
+    ShowsNoRetention => "look_shows_the_retention_of_a_claim",
     /// A list ends with its first page.
     ListsOnePage => "list_shows_exactly_the_claims_of_its_tenant_and_kind",
 }
@@ -86,6 +104,29 @@ impl ClaimsMutant {
             }
         }
         Ok(false)
+    }
+
+    /// Counts the claims of the tenant itself.
+    async fn count_open_without_scopes(
+        &self,
+        tenant: &Tenant,
+        kind: KeyKind,
+    ) -> StoreResult<OpenClaims> {
+        let query = ClaimQuery {
+            tenant: tenant.clone(),
+            kind,
+            status: None,
+            scope: None,
+            after: None,
+            max_claims: 1000,
+        };
+        let mut open = OpenClaims::default();
+        let claims = self.store.list(&query).await?.claims;
+        claims
+            .iter()
+            .filter(|listed| listed.key.tenant() == tenant)
+            .for_each(|listed| open.add(listed.status, 1));
+        Ok(open)
     }
 
     fn key(&self, key: &Key) -> Key {
@@ -198,6 +239,9 @@ impl StoreWrapper for ClaimsMutant {
         {
             tenants.push(Tenant::stored(&format!("{}/scope", tenant.as_str())));
         }
+        if self.bug == Bug::OperatorsAreTenants {
+            tenants.insert(0, Tenant::stored(""));
+        }
         if self.bug == Bug::RecordsHaveNoTenants {
             let mut with_claims = Vec::new();
             for tenant in tenants {
@@ -215,7 +259,11 @@ impl StoreWrapper for ClaimsMutant {
         whose: Option<&Tenant>,
         kind: KeyKind,
     ) -> StoreResult<Option<OpenClaims>> {
+        let whose = whose.filter(|_| self.bug != Bug::OpenClaimsOfAllTenants);
         let Some(mut open) = self.store.count_open(whose, kind).await? else { return Ok(None) };
+        if let (Bug::ScopesAreNotCounted, Some(tenant)) = (self.bug, whose) {
+            open = self.count_open_without_scopes(tenant, kind).await?;
+        }
         match self.bug {
             Bug::UnknownCountsAsPending => open.pending += std::mem::take(&mut open.unknown),
             Bug::FailedAreNotCounted => open.failed = 0,
@@ -228,10 +276,44 @@ impl StoreWrapper for ClaimsMutant {
         Ok(Some(open))
     }
 
+    async fn count_claims(&self, tenant: &Tenant, at_most: u64) -> StoreResult<Option<u64>> {
+        match self.bug {
+            Bug::CountsWithoutLimit => self.store.count_claims(tenant, u64::MAX).await,
+            Bug::CountsOpenClaims => {
+                let mut claims = 0;
+                for kind in [KeyKind::Lock, KeyKind::Command, KeyKind::Inbox] {
+                    let open = self.store.count_open(Some(tenant), kind).await?.unwrap_or_default();
+                    claims += open.pending + open.unknown + open.failed;
+                }
+                Ok(Some(claims.min(at_most)))
+            }
+            _ => self.store.count_claims(tenant, at_most).await,
+        }
+    }
+
+    async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
+        let mut view = self.store.look(&self.key(key)).await?;
+        if let (Bug::ShowsNoRetention, Some(view)) = (self.bug, &mut view) {
+            view.retention = None;
+        }
+        Ok(view)
+    }
+
     async fn list(&self, query: &ClaimQuery) -> StoreResult<ClaimPage> {
-        let mut page = self.store.list(query).await?;
-        if self.bug == Bug::ListsOnePage {
-            page.next = None;
+        let all_scopes = ClaimQuery { scope: None, ..query.clone() };
+        let mut page = match (self.bug, query.scope.as_deref()) {
+            (Bug::ListsAllScopes, Some(_)) => self.store.list(&all_scopes).await?,
+            (Bug::ListsScopesByPrefix, Some(scope)) => {
+                let mut page = self.store.list(&all_scopes).await?;
+                page.claims.retain(|listed| listed.key.scope().starts_with(scope));
+                page
+            }
+            _ => self.store.list(query).await?,
+        };
+        match self.bug {
+            Bug::ListsOnePage => page.next = None,
+            Bug::ListsWithoutLabels => page.claims.iter_mut().for_each(|claim| claim.label = None),
+            _ => {}
         }
         Ok(page)
     }

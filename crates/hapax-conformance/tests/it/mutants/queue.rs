@@ -1,15 +1,16 @@
 //! Planted bugs of queues.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_conformance::StoreWrapper;
 use hapax_core::memory::MemoryStore;
 use hapax_core::queue::{
-    DeadLetterAction, DeadQuery, Enqueued, ItemId, ItemOutcome, LeaseRequest, LeasedItem,
-    QueueDepth, QueueItem, QueueName, Resolved,
+    DeadLetter, DeadLetterAction, DeadQuery, DeadReason, Enqueued, ItemId, ItemOutcome,
+    LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName, QueuedItem, Resolved,
 };
 use hapax_core::{Fence, Queue, Store, StoreResult, Tenant, Token, Watch};
 
@@ -52,6 +53,42 @@ bugs! {
     DeadItemOfAnyTenant => "dead_item_is_read_with_its_payload",
     /// A queue whose items are all dead is not listed.
     QueuesWithoutDeadOnes => "queues_lists_every_queue_with_items",
+    /// The newest items are listed first.
+    WaitingNewestFirst => "waiting_lists_the_oldest_items_in_order",
+    /// Items in flight are not listed.
+    WaitingWithoutInFlight => "waiting_lists_the_oldest_items_in_order",
+    /// Dead items are listed as waiting.
+    WaitingWithDeadOnes => "waiting_leaves_out_dead_and_done_items",
+    /// The attempt in flight is not shown.
+    WaitingWithoutThisAttempt => "waiting_shows_attempts_and_the_newest_reason",
+    /// Items that wait show no reason.
+    WaitingWithoutReasons => "waiting_shows_attempts_and_the_newest_reason",
+    /// An item that was ever leased counts as in flight.
+    LeasesNeverLapse => "waiting_shows_which_items_are_in_flight",
+    /// Each tenant sees the items of all tenants.
+    WaitingOfAllTenants => "waiting_is_listed_by_tenant",
+    /// Only the newest reason is kept.
+    EarlierReasonsForgotten => "dead_item_keeps_the_reasons_of_its_failures",
+    /// Reasons are listed with the newest first.
+    ReasonsNewestFirst => "dead_item_keeps_the_reasons_of_its_failures",
+    /// Nine reasons are kept.
+    NineReasonsKept => "dead_item_keeps_the_last_ten_reasons",
+    /// Reasons are kept with their line breaks.
+    ReasonsWithLineBreaks => "dead_item_keeps_reasons_as_lines",
+    /// A requeued item keeps the reasons of its failures.
+    RequeueKeepsReasons => "requeued_item_has_no_earlier_reasons",
+    /// Each uncounted retry adds its reason.
+    UncountedReasonsRepeat => "repeated_reason_of_uncounted_retries_is_kept_once",
+    /// The filter on the reason is ignored.
+    ReasonFilterIgnored => "dead_items_are_filtered_by_their_newest_reason",
+    /// The filter on the reason finds those that once failed for it.
+    ReasonFilterFindsEarlier => "dead_items_are_filtered_by_their_newest_reason",
+    /// The rarest reasons come first.
+    RarestReasonsFirst => "dead_reasons_are_counted_most_frequent_first",
+    /// Reasons are counted without their times.
+    ReasonsWithoutTimes => "dead_reasons_are_counted_most_frequent_first",
+    /// Each tenant sees the reasons of all tenants.
+    ReasonsOfAllTenants => "dead_reasons_are_counted_by_tenant",
     /// Wakes no worker.
     WakesNoWorker => "waiter_is_woken_by_an_arrival",
 }
@@ -61,11 +98,21 @@ pub(crate) struct QueueMutant {
     store: MemoryStore,
     /// The items that were leased under each token.
     leases: Mutex<HashMap<Token, Vec<LeasedItem>>>,
+    /// The reasons of items that were requeued.
+    requeued: Mutex<HashMap<ItemId, Vec<Arc<str>>>>,
+    /// How many uncounted retries there were.
+    uncounted: AtomicUsize,
 }
 
 impl QueueMutant {
     pub(crate) fn new(bug: Bug, store: MemoryStore) -> Self {
-        Self { bug, store, leases: Mutex::default() }
+        Self {
+            bug,
+            store,
+            leases: Mutex::default(),
+            requeued: Mutex::default(),
+            uncounted: AtomicUsize::new(0),
+        }
     }
 
     fn outcome(&self, outcome: &ItemOutcome) -> ItemOutcome {
@@ -78,6 +125,15 @@ impl QueueMutant {
             }
             (Bug::RetryKeepsItsPlace, ItemOutcome::Retry { after, counts, reason, .. }) => {
                 ItemOutcome::Retry { after, counts, reason, keeps_place: true }
+            }
+            (
+                Bug::UncountedReasonsRepeat,
+                ItemOutcome::Retry { after, counts: false, reason, keeps_place },
+            ) => {
+                // Another text each time.
+                let times = self.uncounted.fetch_add(1, Ordering::Relaxed);
+                let reason = format!("{reason}{}", " ".repeat(times)).into();
+                ItemOutcome::Retry { after, counts: false, reason, keeps_place }
             }
             (Bug::DoneIsForgotten, ItemOutcome::Ack { .. }) => {
                 ItemOutcome::Ack { retention: Duration::ZERO }
@@ -177,6 +233,94 @@ impl StoreWrapper for QueueMutant {
         self.store.depth(queue, whose).await
     }
 
+    async fn waiting(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<QueuedItem>> {
+        let whose = whose.filter(|_| self.bug != Bug::WaitingOfAllTenants);
+        let mut items = self.store.waiting(queue, whose, at_most).await?;
+        match self.bug {
+            Bug::WaitingNewestFirst => items.reverse(),
+            Bug::WaitingWithoutInFlight => items.retain(|item| !item.in_flight),
+            Bug::WaitingWithoutReasons => items.iter_mut().for_each(|item| item.reason = None),
+            Bug::LeasesNeverLapse => {
+                items.iter_mut().for_each(|item| item.in_flight = item.attempts > 0);
+            }
+            Bug::WaitingWithoutThisAttempt => {
+                items.iter_mut().for_each(|item| item.attempts -= u32::from(item.in_flight));
+            }
+            Bug::WaitingWithDeadOnes => {
+                for letter in self.store.dead(queue, whose, &DeadQuery::new(at_most)).await? {
+                    items.push(QueuedItem {
+                        id: letter.id,
+                        topic: letter.topic,
+                        key: letter.key,
+                        attempts: letter.attempts,
+                        age: Duration::ZERO,
+                        in_flight: false,
+                        reason: Some(letter.reason),
+                    });
+                }
+            }
+            _ => {}
+        }
+        Ok(items)
+    }
+
+    async fn dead(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        query: &DeadQuery,
+    ) -> StoreResult<Vec<DeadLetter>> {
+        let mut query = query.clone();
+        let reason = match self.bug {
+            Bug::ReasonFilterIgnored | Bug::ReasonFilterFindsEarlier => query.reason.take(),
+            _ => None,
+        };
+        let mut letters = self.store.dead(queue, whose, &query).await?;
+        for letter in &mut letters {
+            match self.bug {
+                Bug::EarlierReasonsForgotten => letter.errors = vec![letter.reason.clone()],
+                Bug::ReasonsNewestFirst => letter.errors.reverse(),
+                Bug::NineReasonsKept if letter.errors.len() > 9 => drop(letter.errors.remove(0)),
+                Bug::ReasonsWithLineBreaks => {
+                    letter.errors =
+                        letter.errors.iter().map(|text| text.replace("  ", "\n").into()).collect();
+                }
+                Bug::RequeueKeepsReasons => {
+                    let earlier = self.requeued.lock().unwrap().get(&letter.id).cloned();
+                    letter.errors.splice(..0, earlier.unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+        if let (Bug::ReasonFilterFindsEarlier, Some(reason)) = (self.bug, reason) {
+            letters.retain(|letter| letter.errors.contains(&reason));
+        }
+        Ok(letters)
+    }
+
+    async fn dead_reasons(
+        &self,
+        queue: &QueueName,
+        whose: Option<&Tenant>,
+        at_most: u32,
+    ) -> StoreResult<Vec<DeadReason>> {
+        let whose = whose.filter(|_| self.bug != Bug::ReasonsOfAllTenants);
+        let mut reasons = self.store.dead_reasons(queue, whose, at_most).await?;
+        match self.bug {
+            Bug::RarestReasonsFirst => reasons.reverse(),
+            Bug::ReasonsWithoutTimes => {
+                reasons.iter_mut().for_each(|reason| reason.first_at = reason.last_at);
+            }
+            _ => {}
+        }
+        Ok(reasons)
+    }
+
     async fn dead_item(
         &self,
         queue: &QueueName,
@@ -208,6 +352,13 @@ impl StoreWrapper for QueueMutant {
         if self.bug == Bug::DiscardedStillBlocks && action == DeadLetterAction::Discard {
             let letters = self.store.dead(queue, whose, &DeadQuery::new(1000)).await?;
             return Ok(letters.iter().any(|letter| letter.id == id));
+        }
+        if action == DeadLetterAction::Requeue {
+            let letters = self.store.dead(queue, whose, &DeadQuery::new(1000)).await?;
+            let mut requeued = self.requeued.lock().unwrap();
+            for letter in letters.into_iter().filter(|letter| letter.id == id) {
+                requeued.insert(id, letter.errors);
+            }
         }
         self.store.resolve_dead(queue, whose, id, action).await
     }

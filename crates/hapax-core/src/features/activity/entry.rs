@@ -42,7 +42,9 @@ pub struct ActivityEntry {
     pub conflicts: Vec<CallerConflicts>,
     /// What happened to single keys, by their hash ([`key_hash`](super::key_hash)).
     pub keys: BTreeMap<String, KeyCounts>,
-    /// Jobs that had events; empty in an entry of a minute.
+    /// Jobs that had events. Not part of the JSON: their ids may identify a person, and every console follows these
+    /// entries. [`ActivityReader::recent_jobs`](super::ActivityReader::recent_jobs) has them.
+    #[serde(skip)]
     pub jobs: Vec<RecentJob>,
     /// Outcomes of queued items, by queue.
     pub queues: BTreeMap<String, QueueOutcomes>,

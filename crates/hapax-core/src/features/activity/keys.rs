@@ -7,6 +7,7 @@
 //! | [`audit_job`] | operators' actions of a tenant |
 //! | [`live_jobs`] | activity of the last seconds, one entry per node and interval |
 //! | [`minute_jobs`] | activity per node and minute |
+//! | [`RECENT_JOBS`] | the jobs of a tenant that had events, one list per node and interval |
 //! | [`node_jobs`] | heartbeats of processes |
 //! | [`pause_record`] | that a queue is paused |
 //! | [`session_record`] | a session of the console |
@@ -28,6 +29,8 @@ pub const AUDIT_RETENTION: LogRetention =
 pub const LIVE: LogSlots = LogSlots::new("live", Duration::from_secs(2 * 3600), 2_000);
 /// The jobs of [`minute_jobs`].
 pub const MINUTES: LogSlots = LogSlots::new("minutes", Duration::from_secs(48 * 3600), 20_000);
+/// The logs that list a tenant's jobs with events.
+pub const RECENT_JOBS: LogSlots = LogSlots::new("jobs", Duration::from_secs(2 * 3600), 500);
 /// The jobs of [`node_jobs`].
 pub const NODES: LogSlots = LogSlots::new("nodes", Duration::from_secs(2 * 3600), 5_000);
 
@@ -107,11 +110,6 @@ pub fn pause_record(queue: &QueueName) -> Key {
 /// The record of a session of the console, by the hash of its id in hexadecimal.
 pub fn session_record(sha256: &str) -> Key {
     own_key("", "record", &format!("session:{sha256}"))
-}
-
-/// Whether hapax writes this job for operators, so that no consumer group gets its entries.
-pub fn is_for_operators(job: &Key) -> bool {
-    job.scope().is_empty()
 }
 
 fn own_key(tenant: &str, kind: &str, name: &str) -> Key {

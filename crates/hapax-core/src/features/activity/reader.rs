@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::keys::{self, LogSlots};
-use super::{ActivityCounts, ActivityEntry, LatencyHistogram, NodeReport};
+use super::{ActivityCounts, ActivityEntry, LatencyHistogram, NodeReport, RecentJob};
 use crate::log::{Attached, JobHead, LogEntry, PageRequest};
 use crate::{Clock, Key, Log, StoreResult, SystemClock, Tenant, with_timeout};
 
@@ -86,6 +86,35 @@ impl<'a> ActivityReader<'a> {
             }
         }
         Ok(page)
+    }
+
+    /// The jobs of a tenant that had events lately, newest first.
+    pub async fn recent_jobs(
+        &self,
+        tenant: &Tenant,
+        at_most: usize,
+    ) -> StoreResult<Vec<RecentJob>> {
+        let (tenant, now) = (tenant.without_scope(), self.clock.now());
+        let mut found: Vec<RecentJob> = Vec::new();
+        for job in keys::RECENT_JOBS.jobs_newest_first(tenant.as_str(), now) {
+            let Some(head) = self.head(&job).await? else { continue };
+            let mut end = head.last + 1;
+            while end > head.first && found.len() < at_most {
+                let start = end.saturating_sub(PAGE).max(head.first);
+                let lists = self.page(&job, start, end).await?;
+                let lists = lists.iter().rev().filter_map(decoded::<Vec<RecentJob>>);
+                for recent in lists.flat_map(|list| list.into_iter().rev()) {
+                    let is_known = |kept: &RecentJob| {
+                        kept.domain == recent.domain && kept.job_id == recent.job_id
+                    };
+                    if found.len() < at_most && !found.iter().any(is_known) {
+                        found.push(recent);
+                    }
+                }
+                end = start;
+            }
+        }
+        Ok(found)
     }
 
     /// The ends of the logs of [`keys::live_jobs`], from which a follower gets only what is new.

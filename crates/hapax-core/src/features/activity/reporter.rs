@@ -137,7 +137,7 @@ impl ActivityReport {
         let (status, facts) = watch::channel(NodeFacts::default());
         let (stop, stopped) = watch::channel(false);
         let node = self.node.clone();
-        let longest_stop = self.store_timeout * 4;
+        let longest_stop = self.store_timeout;
         let now = self.clock.now();
         let task = ReporterTask {
             store,
@@ -257,6 +257,20 @@ impl NodeStatus {
                 let now = health.borrow_and_update().clone();
                 status.set_target(&name, queue.as_deref(), &now);
                 if health.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Keeps the quota of the status up to date, for as long as it is told.
+    pub fn follow_quota(&self, mut quota: watch::Receiver<Option<MessageQuota>>) {
+        let status = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let now = *quota.borrow_and_update();
+                now.into_iter().for_each(|quota| status.set_quota(quota));
+                if quota.changed().await.is_err() {
                     return;
                 }
             }
@@ -436,6 +450,13 @@ impl ReporterTask {
         let now = self.report.clock.now();
         if !self.live.is_empty() {
             let live: Vec<_> = std::mem::take(&mut self.live).into_iter().collect();
+            let with_jobs = live.iter().filter(|(_, entry)| !entry.jobs.is_empty());
+            let jobs: Vec<_> =
+                with_jobs.map(|(tenant, entry)| (tenant.clone(), entry.jobs.clone())).collect();
+            if !jobs.is_empty() {
+                // A list that is not written is left out: the job itself tells more.
+                self.append(&keys::RECENT_JOBS, now, jobs).await;
+            }
             for (tenant, entry) in self.append(&keys::LIVE, now, live).await {
                 add(&mut self.live, tenant, entry);
             }
@@ -495,7 +516,7 @@ impl ReporterTask {
 
     async fn beat(&mut self, interval: Duration, stopped: bool) {
         let begun = Instant::now();
-        let written = (self.may_write() || stopped) && self.write_heartbeat(stopped).await;
+        let written = self.may_write() && self.write_heartbeat(stopped).await;
         if written {
             self.last_beat = Some(begun);
         }

@@ -333,5 +333,5 @@ fn keys_of_operators_cannot_be_named_by_callers() {
     let [pause, session] = [keys::pause_record(&queue), keys::session_record("ab")];
     assert_eq!((pause.tenant().as_str(), pause.name()), ("", "pause:outbox"));
     assert_eq!((session.tenant().as_str(), session.name()), ("", "session:ab"));
-    assert!(keys::is_for_operators(&keys::audit_job(&tenant)));
+    assert!(keys::audit_job(&tenant).is_operators_job());
 }

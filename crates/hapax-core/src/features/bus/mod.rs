@@ -212,6 +212,11 @@ impl<F: EncodedFrame> Bus<F> {
         Ok(attached.inspect_err(metric_names::count_store_error)?.map(|attached| attached.head))
     }
 
+    /// How many followers a job has in this process.
+    pub fn followers(&self, job: &Key) -> usize {
+        self.shared.registry.followers(job)
+    }
+
     /// How long ago the tail of the followed jobs was read to its end; zero while none is followed.
     /// While the tail is not read, followers rely on hints alone.
     pub fn tail_age(&self) -> Duration {

@@ -99,6 +99,11 @@ impl<F: EncodedFrame> FollowRegistry<F> {
         followed
     }
 
+    /// How many followers the job has in this process.
+    pub(super) fn followers(&self, job: &Key) -> usize {
+        self.table().jobs.get(job).map_or(0, Weak::strong_count)
+    }
+
     /// How long ago the tail was read to its end; zero while no job is followed.
     pub(super) fn tail_age(&self) -> Duration {
         self.table().unread_since.map_or(Duration::ZERO, |since| since.elapsed())

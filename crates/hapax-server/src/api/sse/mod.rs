@@ -84,6 +84,22 @@ pub(crate) async fn follow_many(
         .await
 }
 
+/// Follows jobs that no caller can name, from a cursor of the server's choice or where the client was.
+pub(crate) async fn follow_keys(
+    app: &AppState,
+    request: &ApiRequest,
+    jobs: &[Key],
+    from: MultiCursor,
+    names: FrameNames,
+) -> ApiResult {
+    let cursor = |text: &str| {
+        text.parse::<MultiCursor>()
+            .map_err(|_| Problem::invalid("the last event id is not one of this stream"))
+    };
+    let since = resume_cursor(request, None, cursor)?.unwrap_or(from);
+    open_stream(app, request, names, app.bus.follow_all(jobs, &since), StreamSource::ManyJobs).await
+}
+
 /// The cursor of `Last-Event-ID`, else that of the query: a browser reconnects with the original URL.
 fn resume_cursor<T>(
     request: &ApiRequest,

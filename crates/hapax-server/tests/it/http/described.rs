@@ -196,7 +196,8 @@ fn pages_load_nothing_from_another_host() {
         assert_eq!(text.split(['"', '\'']).find(foreign), None, "{path}");
         let loaded = |part: &&str| [".js", ".css", ".png"].iter().any(|end| part.ends_with(end));
         for file in text.split(['"', '\'']).filter(loaded) {
-            let file = server.get(&format!("{path}{}", file.trim_start_matches("./"))).send();
+            let file = format!("{path}{}", file.trim_start_matches("./").trim_start_matches('/'));
+            let file = server.get(&file).send();
             assert_eq!(file.status, 200);
             assert!(!unpacked(&file).is_empty());
         }
@@ -208,9 +209,29 @@ fn pages_load_nothing_from_another_host() {
 }
 
 #[test]
-fn status_page_shows_the_server_state() {
+fn console_files_have_policy_tag_and_type() {
     let server = Server::start();
-    let page = server.get("/").send().text();
-    has(&page, &["Ready", "memory", env!("CARGO_PKG_VERSION")]);
-    has(&page, &["/docs/", "/metrics", "curl -i -X POST", &server.address]);
+    let page = server.get("/").send();
+    has(&page.text(), &["<!doctype html>", "/console/main.js"]);
+    for (path, kind) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/console/main.js", "text/javascript; charset=utf-8"),
+        ("/console/pages/overview.js", "text/javascript; charset=utf-8"),
+        ("/console/base.css", "text/css; charset=utf-8"),
+        ("/console/icon.svg", "image/svg+xml"),
+    ] {
+        let file = server.get(path).send();
+        assert_eq!((file.status, file.header("content-type")), (200, Some(kind)), "{path}");
+        let policy = file.header("content-security-policy").unwrap();
+        has(policy, &["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"]);
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert_eq!(file.header("cache-control"), Some("no-cache"));
+        assert_eq!(file.header("x-content-type-options"), Some("nosniff"));
+        let again = server.get(path).header("If-None-Match", &file.etag()).send();
+        assert_eq!((again.status, again.body.len(), again.etag()), (304, 0, page.etag()));
+        assert_eq!(server.get(path).header("If-None-Match", "\"older\"").status(), 200);
+    }
+    for path in ["/console/nothing.js", "/console/index.html", "/console/../Cargo.toml"] {
+        server.get(path).is(404, "not-found");
+    }
 }

@@ -1,6 +1,7 @@
 //! The server, started for real and driven over HTTP.
 
 pub(crate) mod access;
+mod activity;
 mod answers;
 mod audit;
 mod bad_input;

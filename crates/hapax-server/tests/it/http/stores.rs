@@ -54,7 +54,7 @@ fn start_waits_for_a_store_that_is_not_there_yet() {
     assert!(!ready.json()["reason"].as_str().unwrap().is_empty());
     assert_eq!(server.get("/healthz").status(), 200);
     nothing_is_answered(&server);
-    assert!(server.get("/").send().text().contains("Not ready"));
+    assert_eq!(server.get("/").status(), 200, "the console loads, to say what is wrong");
     assert!(server.metrics().contains("hapax_store_up 0"));
     redis.restart();
     server.is_ready(true);

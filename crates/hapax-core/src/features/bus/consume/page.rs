@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::partition::{LeaseState, PartitionProgress};
 use super::{EventDelivery, EventOutcome, Group};
 use crate::log::{Attached, Epochs, LogEntry, PageRequest, PartitionTail, TailChange};
-use crate::{Fence, Key, StoreResult, activity, metric_names};
+use crate::{Fence, Key, StoreResult, metric_names};
 
 /// How many entries of a job one store call reads.
 const MAX_ENTRIES: usize = 64;
@@ -111,7 +111,7 @@ impl PartitionPage {
             counter!(metric_names::BUS_CONSUMED, "result" => result).increment(1);
         };
         let is_foreign = change.job.tenant() != &self.group.tenant;
-        if is_foreign || activity::keys::is_for_operators(&change.job) {
+        if is_foreign || change.job.is_operators_job() {
             self.progress.advance(&change.position);
             return Ok(Ok(()));
         }

@@ -276,7 +276,7 @@ fn headers(given: Map<String, Value>) -> Result<Vec<(String, Bytes)>, Problem> {
     Ok(headers)
 }
 
-pub(super) fn shown_response(response: &StoredResponse) -> ShownResponse {
+pub(in crate::api) fn shown_response(response: &StoredResponse) -> ShownResponse {
     let mut headers = Map::new();
     for (name, value) in &response.headers {
         // The API accepts only text; header values of other writers may be any bytes.

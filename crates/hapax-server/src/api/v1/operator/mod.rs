@@ -2,6 +2,7 @@
 //!
 //! Every action runs to completion and is audited, even if the operator's client disconnects.
 
+pub(in crate::api) mod activity;
 pub(crate) mod audit;
 mod cursor;
 pub(crate) mod decide;
@@ -127,7 +128,8 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
     audited(app.clone(), "show", request, |request, trail| async move {
         let [scope, reveal] = request.query_parameters(["scope", "reveal"])?;
         let reveal = request.reveal(&app, reveal)?;
-        let tenant = find_tenant(&app, &request, scope).await?;
+        let tenant =
+            find_tenant(&app, &request, (request.segment(1), request.segment(2)), scope).await?;
         let commands = app.commands(&tenant);
         let looked = commands.look(Operation(request.segment(1)), request.segment(2));
         let view = app.call_store(looked).await?.ok_or_else(command_missing)?;
@@ -200,7 +202,7 @@ async fn decide(
     trail: &AuditTrail,
 ) -> Result<(), Problem> {
     let [scope] = request.query_parameters(["scope"])?;
-    let tenant = find_tenant(app, request, scope).await?;
+    let tenant = find_tenant(app, request, (request.segment(1), request.segment(2)), scope).await?;
     let commands = app.commands(&tenant);
     let (operation, key) = (Operation(request.segment(1)), request.segment(2));
     let before = app.call_store(commands.look(operation, key)).await?;
@@ -254,12 +256,12 @@ fn in_progress(view: &CommandView) -> Problem {
 async fn find_tenant(
     app: &AppState,
     request: &ApiRequest,
+    (operation, key): (&str, &str),
     scope: Option<&str>,
 ) -> Result<Tenant, Problem> {
     if let Some(scope) = scope {
         return Ok(request.tenant.scoped(scope)?);
     }
-    let (operation, key) = (request.segment(1), request.segment(2));
     let own = app.commands(&request.tenant);
     if app.call_store(own.look(Operation(operation), key)).await?.is_some() {
         return Ok(request.tenant.clone());

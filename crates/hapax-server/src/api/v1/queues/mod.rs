@@ -36,7 +36,7 @@ pub(crate) struct QueueDepthBody {
 }
 
 impl QueueDepthBody {
-    fn new(depth: QueueDepth) -> Self {
+    pub(super) fn new(depth: QueueDepth) -> Self {
         let QueueDepth { waiting, in_flight, dead, oldest_age } = depth;
         Self { depth: waiting, in_flight, dead, oldest_age_ms: oldest_age.map(millis) }
     }

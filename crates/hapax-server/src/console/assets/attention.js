@@ -1,0 +1,28 @@
+// What needs a person: its words, and the page that deals with it.
+
+import { counted } from './format.js';
+
+const KINDS = {
+  unknown: { page: 'unknown', tone: 'bad', text: ({ count }) => `${counted(count ?? 0, 'command')} with an unknown outcome` },
+  dead: { page: 'dead', tone: 'bad', text: ({ count, queue }) => `${counted(count ?? 0, 'dead letter')} in ${queue}` },
+  sink_away: { page: 'queues', tone: 'bad', text: ({ queue }) => `The sink${queue ? ` of ${queue}` : ''} is away` },
+  paused: { page: 'queues', tone: 'warn', text: ({ queue }) => `${queue} is paused` },
+  store: { page: 'overview', tone: 'bad', text: () => 'The store is not ready' },
+  finding: { page: 'overview', tone: 'warn', text: () => 'The doctor found something' },
+  task_failed: { page: 'audit', tone: 'bad', text: () => 'A bulk action failed' },
+};
+const OTHER = { page: 'overview', tone: 'warn', text: () => 'Something needs a look' };
+
+const kindOf = ({ what }) => KINDS[what] ?? OTHER;
+
+/** The name of the page that deals with it. */
+export function attentionPage(one) {
+  return kindOf(one).page;
+}
+
+/** Its tone, words and link. */
+export function attentionShown(one) {
+  const { page, tone, text } = kindOf(one);
+  const hash = one.queue && (page === 'dead' || page === 'queues') ? `#/${page}/${encodeURIComponent(one.queue)}` : `#/${page}`;
+  return { tone, text: one.text || text(one), hash: page === 'overview' ? null : hash };
+}

@@ -1,0 +1,215 @@
+//! What operators see of the activity of a server: counts, duplicates, conflicts, keys, jobs, streams.
+
+use serde_json::{Value, json};
+
+use crate::http::access::token;
+use crate::http::events_client::Listener;
+use crate::support::eventually;
+use crate::support::server::{Server, Setup};
+
+/// A server that reports often, for two tenants: `shop` with an operator and a reader, and `bank`.
+fn reporting() -> Server {
+    let tokens = [
+        token("shop", "shop", "'data'"),
+        token("root", "shop", "'admin'"),
+        token("eyes", "shop", "'read'"),
+        token("bank", "bank", "'data', 'admin'"),
+    ];
+    Setup::memory().flags(&["--report-interval", "20ms"]).file(&tokens.concat()).start()
+}
+
+fn seen(server: &Server, path: &str, token: &str) -> Value {
+    let answer = server.get(path).bearer(token).send();
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    answer.json()
+}
+
+/// Begins a command, completes it with `paid`, and begins it again: a first run and a replay.
+fn pay_twice(server: &Server, key: &str) {
+    let path = format!("/v1/commands/pay/{key}");
+    let begun = server.post(&path).bearer("shop").json(json!({"fingerprint": "a"})).send();
+    let token = begun.json()["token"].clone();
+    let paid = json!({"token": token, "status": 201, "body": "paid"});
+    assert_eq!(server.put(&path).bearer("shop").json(paid).status(), 200);
+    let again = server.post(&path).bearer("shop").json(json!({"fingerprint": "a"})).send();
+    assert_eq!(again.status, 200);
+}
+
+fn sum(overview: &Value, count: &str) -> u64 {
+    let minutes = overview["minutes"].as_array().unwrap().iter();
+    minutes.filter_map(|minute| minute["edges"]["api"][count].as_u64()).sum()
+}
+
+#[test]
+fn overview_counts_first_runs_and_replays_of_the_tenant() {
+    let server = reporting();
+    pay_twice(&server, "k");
+    eventually("the replay is counted", || {
+        sum(&seen(&server, "/v1/operator/overview", "eyes"), "replays") == 1
+    });
+    let overview = seen(&server, "/v1/operator/overview", "root");
+    assert_eq!((sum(&overview, "first_runs"), sum(&overview, "requests")), (1, 3));
+    let minute = &overview["minutes"][0]["edges"]["api"];
+    assert!(minute["p50_ms"].as_f64().unwrap() > 0.0, "{minute}");
+    assert!(minute["p99_ms"].as_f64() >= minute["p50_ms"].as_f64(), "{minute}");
+    assert_eq!(overview["store"]["name"], "memory");
+    assert_eq!(overview["store"]["ready"], true);
+    assert_eq!(overview["nodes"][0]["edge"], "api", "{overview}");
+    let other = seen(&server, "/v1/operator/overview", "bank");
+    assert_eq!(other["minutes"], json!([]), "another tenant's activity shows");
+}
+
+#[test]
+fn overview_lists_what_needs_a_person() {
+    let server = reporting();
+    let begin = json!({"lease_ms": 1});
+    assert_eq!(server.post("/v1/commands/pay/k").bearer("shop").json(begin).status(), 201);
+    let unknown = |token: &str| {
+        let attention = seen(&server, "/v1/operator/overview", token)["attention"].clone();
+        let found = attention.as_array().unwrap().iter().find(|one| one["what"] == "unknown");
+        found.map(|found| found["count"].clone())
+    };
+    eventually("the outcome is unknown", || unknown("root") == Some(json!(1)));
+    assert_eq!(unknown("bank"), None);
+}
+
+#[test]
+fn suppressed_duplicates_are_listed_by_kind_and_operation() {
+    let server = reporting();
+    for key in ["a", "b", "c"] {
+        pay_twice(&server, key);
+    }
+    let list = |query: &str| {
+        let path = format!("/v1/operator/suppressed{query}");
+        seen(&server, &path, "eyes")["items"].as_array().unwrap().clone()
+    };
+    eventually("three replays are listed", || list("").len() == 3);
+    let first = &list("?kind=replayed&operation=pay")[0];
+    assert_eq!((&first["edge"], &first["kind"]), (&json!("api"), &json!("replayed")));
+    assert!(first["after_first_ms"].as_u64().is_some(), "{first}");
+    assert_eq!(first["key_hash"].as_str().unwrap().len(), 16);
+    assert_eq!(list("?kind=refused").len() + list("?operation=other").len(), 0);
+    server.get("/v1/operator/suppressed?kind=x").bearer("eyes").is(400, "invalid-request");
+    server.get("/v1/operator/suppressed?after=x").bearer("eyes").is(400, "invalid-request");
+    let other = seen(&server, "/v1/operator/suppressed", "bank");
+    assert_eq!(other["items"], json!([]), "another tenant's duplicates show");
+}
+
+#[test]
+fn conflicts_are_grouped_by_operation() {
+    let server = reporting();
+    pay_twice(&server, "k");
+    for _ in 0..2 {
+        let other = json!({"fingerprint": "b"});
+        server.post("/v1/commands/pay/k").bearer("shop").json(other).is(422, "key-reused");
+    }
+    eventually("two reuses are counted", || {
+        let groups = seen(&server, "/v1/operator/conflicts", "eyes")["groups"].clone();
+        groups[0]["operation"] == "pay" && groups[0]["reused"] == 2
+    });
+    assert_eq!(seen(&server, "/v1/operator/conflicts", "bank")["groups"], json!([]));
+}
+
+#[test]
+fn key_life_shows_claim_end_and_replays() {
+    let server = reporting();
+    pay_twice(&server, "k");
+    let path = "/v1/operator/keys/command/pay/k";
+    eventually("the replay is counted", || seen(&server, path, "eyes")["seen"]["replayed"] == 1);
+    let masked = seen(&server, path, "eyes");
+    assert_eq!((&masked["state"], &masked["attempt"]), (&json!("settled"), &json!(1)));
+    assert_eq!((&masked["response"], &masked["masked"]), (&Value::Null, &json!(true)));
+    assert_eq!(masked["seen"]["claimed"], 1, "{masked}");
+    let (claimed, settled) = (masked["claimed_at"].as_u64(), masked["settled_at"].as_u64());
+    assert!(claimed.unwrap() <= settled.unwrap() + 1, "{masked}");
+    let node = seen(&server, "/v1/operator/overview", "eyes")["nodes"][0]["node"].clone();
+    assert_eq!(masked["owner"], node, "the node that claimed it");
+    let shown = seen(&server, path, "root");
+    assert_eq!(shown["response"]["body"], "paid");
+    server.get(&format!("{path}?reveal=true")).bearer("eyes").is(403, "forbidden");
+    assert_eq!(seen(&server, &format!("{path}?reveal=true"), "root")["response"]["body"], "paid");
+    let audit = seen(&server, "/v1/operator/audit", "root")["items"][0].clone();
+    assert_eq!((&audit["action"], &audit["subject"]["key"]), (&json!("reveal"), &json!("k")));
+    server.get(path).bearer("bank").is(404, "command-missing");
+    server.get("/v1/operator/keys/lock/x/k").bearer("eyes").is(400, "invalid-request");
+    server.get("/v1/operator/keys/job/-/k").bearer("eyes").is(400, "invalid-request");
+    server.get("/v1/operator/keys/lock/-/k").bearer("eyes").is(404, "command-missing");
+}
+
+#[test]
+fn job_timeline_hides_data_until_revealed() {
+    let server = reporting();
+    for (seq, stage) in [(1, "begun"), (2, "ended")] {
+        let event = json!({"domain": "scan", "job_id": "j", "stage": stage, "seq": seq, "data": {"n": seq}});
+        assert_eq!(server.post("/v1/events").bearer("shop").json(event).status(), 201);
+    }
+    let path = "/v1/operator/jobs/scan/j";
+    let masked = seen(&server, path, "eyes");
+    assert_eq!((&masked["offset"], &masked["closed"]), (&json!(2), &json!(false)));
+    assert_eq!((&masked["stage"], &masked["gaps"]), (&json!("ended"), &json!([])));
+    assert_eq!(masked["events"][1]["stage"], "ended");
+    assert_eq!(masked["events"][1]["data"], Value::Null);
+    assert_eq!(seen(&server, path, "root")["events"][1]["data"], json!({"n": 2}));
+    let page = seen(&server, &format!("{path}?limit=1"), "eyes");
+    assert_eq!((page["events"].as_array().unwrap().len(), &page["next"]), (1, &json!("1")));
+    server.get(path).bearer("bank").is(404, "job-missing");
+    let recent = |token: &str| seen(&server, "/v1/operator/jobs", token)["jobs"].clone();
+    eventually("the job is listed", || recent("root")[0]["job_id"] == "j");
+    assert_eq!(
+        (&recent("eyes")[0]["job_id"], &recent("eyes")[0]["domain"]),
+        (&Value::Null, &json!("scan"))
+    );
+    assert_eq!(recent("bank"), json!([]));
+}
+
+#[test]
+fn streams_of_the_tenant_are_counted() {
+    let server = reporting();
+    let stream = || {
+        let headers = [("Authorization", "Bearer shop")];
+        Listener::open(&server.address, "HTTP/1.1", "/v1/jobs/scan/j/events", &headers)
+    };
+    let open = stream();
+    let of = |token: &str| seen(&server, "/v1/operator/streams", token);
+    assert_eq!((&of("eyes")["open"], &of("bank")["open"]), (&json!(1), &json!(0)));
+    drop(open);
+    eventually("the client has left", || {
+        of("eyes")["open"] == 0 && of("eyes")["ended"]["client"] == 1
+    });
+    assert_eq!(of("bank")["ended"]["client"], 0);
+}
+
+#[test]
+fn activity_stream_shows_what_happens_and_no_operator() {
+    let server = reporting();
+    let follow = |token: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("Authorization", authorization.as_str())];
+        Listener::open(&server.address, "HTTP/1.1", "/v1/operator/activity", &headers)
+    };
+    let (mut eyes, mut bank) = (follow("eyes"), follow("bank"));
+    // Looking is no activity: otherwise two open consoles would keep each other busy.
+    seen(&server, "/v1/operator/overview", "eyes");
+    pay_twice(&server, "k");
+    let mut replays = 0;
+    while replays == 0 {
+        let entry = eyes.next().expect("an entry").data;
+        assert_eq!(entry["edge"], "api", "{entry}");
+        assert!(entry.get("jobs").is_none_or(|jobs| jobs == &json!([])), "{entry}");
+        replays = entry["counts"]["replays"].as_u64().unwrap();
+    }
+    assert_eq!(server.post("/v1/locks/k").bearer("bank").status(), 201);
+    let entry = bank.next().expect("an entry").data;
+    assert_eq!(
+        entry["counts"]["requests"], 1,
+        "another tenant's or an operator's requests show: {entry}"
+    );
+}
+
+#[test]
+fn line_and_queues_without_traffic_are_empty() {
+    let server = reporting();
+    let line = seen(&server, "/v1/operator/line", "eyes");
+    assert_eq!((&line["counts"], &line["gateways"]), (&json!({}), &json!([])));
+    assert_eq!(seen(&server, "/v1/operator/queues", "eyes")["queues"], json!([]));
+}
