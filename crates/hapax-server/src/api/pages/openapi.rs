@@ -56,8 +56,13 @@ pub(crate) fn complete(api: &mut utoipa::openapi::OpenApi) {
     for (path, item) in &mut api.paths.paths {
         let operations =
             [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        for operation in operations.into_iter().flatten() {
+        for (i, operation) in operations.into_iter().enumerate() {
+            let Some(operation) = operation else { continue };
             if path.starts_with("/v1/") {
+                let is_read = i == 0;
+                if ["/v1/operator/", "/v1/queues/"].iter().any(|root| path.starts_with(root)) {
+                    add_operator_parameters(operation, is_read);
+                }
                 add_parameters(path, operation);
                 add_problems(operation, ANYWHERE);
             } else {
@@ -85,6 +90,22 @@ fn add_parameters(path: &str, operation: &mut Operation) {
     let named = path.split(['{', '}']).skip(1).step_by(2).map(|name| path_parameter(name).into());
     let parameters = named.chain(operation.parameters.take().unwrap_or_default()).collect();
     operation.parameters = Some(parameters).filter(|parameters: &Vec<_>| !parameters.is_empty());
+}
+
+/// Adds the headers of requests that change something: the note, and the proof beside a cookie.
+fn add_operator_parameters(operation: &mut Operation, is_read: bool) {
+    if is_read {
+        return;
+    }
+    let header = |name: &str, text: &str| {
+        let schema = ObjectBuilder::new().schema_type(Type::String);
+        let header = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Header);
+        header.required(Required::False).description(Some(text)).schema(Some(schema)).build()
+    };
+    let note = "Why, for the audit log: at most 500 bytes of UTF-8, percent-encoded";
+    let csrf = "The `csrf` of the session; needed beside its cookie";
+    let added = [header("Hapax-Note", note), header("Hapax-Csrf", csrf)].map(Into::into);
+    operation.parameters.get_or_insert_default().extend(added);
 }
 
 fn add_problems(operation: &mut Operation, anywhere: &[u16]) {

@@ -79,7 +79,6 @@ struct ParsedFilter {
 /// Settle or release many commands whose outcome is unknown, or that failed.
 #[utoipa::path(
     post, path = "/v1/operator/commands/decide", operation_id = "decide_commands", tag = "operator",
-    params(("Hapax-Note" = Option<String>, Header, description = "Why, for the audit log: at most 500 bytes of percent-encoded UTF-8")),
     request_body = DecideCommands,
     responses((status = 202, body = TaskBody, description = "A task of this node decides them; `GET /v1/operator/tasks/{id}` shows its progress")),
 )]

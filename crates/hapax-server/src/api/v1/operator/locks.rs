@@ -80,7 +80,6 @@ pub(crate) async fn list_locks(State(app): State<AppState>, request: ApiRequest)
 /// until then is done without the lock: find out first that it is gone.
 #[utoipa::path(
     delete, path = "/v1/operator/locks/{key}", operation_id = "force_release_lock", tag = "operator",
-    params(("Hapax-Note" = Option<String>, Header, description = "Why, for the audit log: at most 500 bytes of percent-encoded UTF-8")),
     responses(
         (status = 204, description = "The lock is free; only its fence keeps growing"),
         (status = 404, description = "`lock-free`: nobody holds the lock"),

@@ -51,7 +51,6 @@ enum DeadLetterSelection {
 /// Requeue many dead letters.
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/dead/requeue", operation_id = "requeue_dead_letters", tag = "queues",
-    params(("Hapax-Note" = Option<String>, Header, description = "Why, for the audit log: at most 500 bytes of percent-encoded UTF-8")),
     request_body = DeadLetterSelectionBody,
     responses((status = 202, body = TaskBody, description = "A task of this node requeues them; `GET /v1/operator/tasks/{id}` shows its progress")),
 )]
@@ -62,7 +61,6 @@ pub(crate) async fn requeue_many(State(app): State<AppState>, request: ApiReques
 /// Discard many dead letters.
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/dead/discard", operation_id = "discard_dead_letters", tag = "queues",
-    params(("Hapax-Note" = Option<String>, Header, description = "Why, for the audit log: at most 500 bytes of percent-encoded UTF-8")),
     request_body = DeadLetterSelectionBody,
     responses((status = 202, body = TaskBody, description = "A task of this node discards them; `GET /v1/operator/tasks/{id}` shows its progress")),
 )]

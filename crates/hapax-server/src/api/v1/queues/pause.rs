@@ -12,7 +12,6 @@ use crate::api::v1::prelude::*;
 /// Pause a queue: its workers finish what they have, and take nothing more until it is resumed.
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/pause", operation_id = "pause_queue", tag = "queues",
-    params(("Hapax-Note" = Option<String>, Header, description = "Why: it is shown beside the pause, and in the audit log. At most 500 bytes of percent-encoded UTF-8")),
     responses((status = 204, description = "Paused, for all tenants and workers of the store, within about a second; also if it was paused before")),
 )]
 pub(crate) async fn pause(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
@@ -31,7 +30,6 @@ pub(crate) async fn pause(State(app): State<AppState>, request: ApiRequest) -> A
 /// Resume a queue that is paused.
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/resume", operation_id = "resume_queue", tag = "queues",
-    params(("Hapax-Note" = Option<String>, Header, description = "Why, for the audit log: at most 500 bytes of percent-encoded UTF-8")),
     responses((status = 204, description = "Its workers go on within about a second; also if it was not paused")),
 )]
 pub(crate) async fn resume(State(app): State<AppState>, request: ApiRequest) -> ApiResult {

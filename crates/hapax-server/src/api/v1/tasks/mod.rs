@@ -79,7 +79,6 @@ pub(crate) async fn show_task(State(app): State<AppState>, request: ApiRequest) 
 /// Stop a task after the row that it is at. What it did stays done.
 #[utoipa::path(
     delete, path = "/v1/operator/tasks/{id}", operation_id = "stop_task", tag = "operator",
-    params(("Hapax-Note" = Option<String>, Header, description = "Why, for the audit log: at most 500 bytes of percent-encoded UTF-8")),
     responses(
         (status = 200, body = TaskBody, description = "The task, which ends soon if it is still `running`; also if it had ended"),
         (status = 404, description = "`task-missing`: this node has no such task, or no longer"),
