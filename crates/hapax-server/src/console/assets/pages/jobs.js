@@ -67,7 +67,7 @@ function showJob(context, { domain, jobId }) {
     events.push(...answer.events.filter(({ offset }) => !known.has(offset)));
     ({ next, epoch } = answer);
     showFacts(answer);
-    replaceChildren(list, events.map(eventItem));
+    replaceChildren(list, events.map((event) => eventItem(event, answer.masked)));
     replaceChildren(more, next !== null && next !== undefined && button('More events', () => read(page.isRevealed(), '', next), { 'data-focus': 'more' }));
     return answer;
   }
@@ -79,7 +79,7 @@ function showJob(context, { domain, jobId }) {
       ['Sequence', number(job.seq)],
       ['Events', job.offset >= job.first ? `${number(job.first)} to ${number(job.offset)}` : 'none'],
       ['Followers', number(job.followers)],
-      ['Gaps', number(job.gaps)],
+      ['Gaps', job.gaps.length === 0 ? 'none' : job.gaps.map(({ before, reason }) => `${reason} before ${number(before)}`).join(', ')],
       ['Epoch', code(job.epoch)],
       ['Stream', el('a', { href: stream, target: '_blank', rel: 'noopener' }, 'Open as a browser would')],
     ]));
@@ -110,12 +110,12 @@ function showJob(context, { domain, jobId }) {
   page.reload();
 }
 
-function eventItem({ offset, stage, seq, timestamp, data, masked }) {
+function eventItem({ offset, stage, seq, timestamp, data }, isMasked) {
   const at = timestamp === null || timestamp === undefined ? null : millis(timestamp);
   return el('li', { 'data-offset': offset },
     el('strong', null, stage), ` #${offset}, sequence ${number(seq)} `,
     at && el('span', { class: 'event-time' }, clockTime(at), ' ', time(at)),
     data === null || data === undefined
-      ? el('div', null, masked === false ? none() : el('span', { class: 'hidden-value' }, 'hidden'))
+      ? el('div', null, secret(null, isMasked))
       : el('pre', { tabindex: '0', 'aria-label': `Data of event ${offset}` }, typeof data === 'string' ? data : JSON.stringify(data, null, 2)));
 }
