@@ -3,10 +3,12 @@
 import { call, path } from '../api.js';
 import { badge, button, code, definitions, el, field, none, replaceChildren, secret } from '../dom.js';
 import { clockTime, millis, number, time } from '../format.js';
+import { throttled } from '../live.js';
 import { openPage } from '../page.js';
 import { dataTable } from '../table.js';
 
 const PAGE = 200;
+const READ_ON_MS = 1000;
 
 export const jobs = {
   name: 'jobs',
@@ -56,6 +58,8 @@ function showJob(context, { domain, jobId }) {
   let events = [];
   let next = null;
   let epoch = null;
+  let isClosed = false;
+  const isMore = () => next !== null;
 
   async function read(reveal, note, after) {
     const target = path('v1', 'operator', 'jobs', domain, jobId);
@@ -65,10 +69,10 @@ function showJob(context, { domain, jobId }) {
     if (after === null) events = [];
     const known = new Set(events.map(({ offset }) => offset));
     events.push(...answer.events.filter(({ offset }) => !known.has(offset)));
-    ({ next, epoch } = answer);
+    ({ next, epoch, closed: isClosed } = answer);
     showFacts(answer);
     replaceChildren(list, events.map((event) => eventItem(event, answer.masked)));
-    replaceChildren(more, next !== null && next !== undefined && button('More events', () => read(page.isRevealed(), '', next), { 'data-focus': 'more' }));
+    replaceChildren(more, isMore() && button('More events', () => read(page.isRevealed(), '', next), { 'data-focus': 'more' }));
     return answer;
   }
   function showFacts(job) {
@@ -101,12 +105,12 @@ function showJob(context, { domain, jobId }) {
       return null;
     },
   });
-  // The activity names the jobs that published. The page reads on only for its own.
-  live.listen((entry) => {
-    const isOurs = (entry.jobs ?? []).some((job) => job.domain === domain && (job.job_id === jobId || job.job_id === null));
-    const last = events.at(-1)?.offset ?? null;
-    if (isOurs && !page.isRevealed() && (next === null || next === undefined)) read(false, '', last).catch(() => null);
+  // The activity tells that something was published, but not by which job: ids may identify a person.
+  const readOn = throttled(READ_ON_MS, () => {
+    if (isClosed || isMore() || page.isRevealed()) return;
+    read(false, '', events.at(-1)?.offset ?? null).catch(() => null);
   }, signal);
+  live.listen(readOn, signal);
   page.reload();
 }
 
