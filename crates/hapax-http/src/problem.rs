@@ -223,6 +223,7 @@ problem_kinds! {
     CommandMissing = NOT_FOUND "command-missing" false [Api] "The command does not exist";
     JobMissing = NOT_FOUND "job-missing" false [Api] "The job does not exist";
     LockFree = NOT_FOUND "lock-free" false [Api] "The lock is not held";
+    TaskMissing = NOT_FOUND "task-missing" false [Api] "The task does not exist";
     DeadLetterMissing = NOT_FOUND "dead-letter-missing" false [Api] "The dead letter does not exist";
     MethodNotAllowed = METHOD_NOT_ALLOWED "method-not-allowed" false [Api, Proxy, Line] "The method is not allowed here";
     RequestTimeout = REQUEST_TIMEOUT "request-timeout" true [Api, Layer, Proxy, Line] "The request took too long to arrive";

@@ -22,10 +22,13 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use client::audit::AuditArgs;
 use client::command::CommandAction;
+use client::dead::DeadAction;
 use client::inbox::InboxAction;
 use client::queue::QueueAction;
-use client::{ApiArgs, ServerActionArgs};
+use client::task::TaskAction;
+use client::{ApiArgs, ApiCommandArgs, ServerActionArgs};
 use settings::{ProxySettings, RelaySettings, ServeSettings, SettingFlags};
 
 #[global_allocator]
@@ -71,8 +74,14 @@ enum Action {
     Follow(client::follow::FollowArgs),
     /// Receive messages once.
     Inbox(ApiArgs<InboxAction>),
-    /// Look at queues; requeue and discard dead letters.
+    /// Look at queues; pause and resume them; requeue and discard dead letters.
     Queue(ApiArgs<QueueAction>),
+    /// Look at dead letters by their reason; requeue and discard many.
+    Dead(ApiArgs<DeadAction>),
+    /// Look at actions on many rows, and stop them.
+    Task(ServerActionArgs<TaskAction>),
+    /// List what operators did and revealed.
+    Audit(ApiCommandArgs<AuditArgs>),
     /// List the tenants of a store.
     Tenant(client::tenant::TenantArgs),
     /// Make access tokens.
@@ -108,6 +117,9 @@ fn main() -> ExitCode {
             Action::Follow(args) => client::follow::run(args).await,
             Action::Inbox(args) => args.run(InboxAction::run).await,
             Action::Queue(args) => args.run(QueueAction::run).await,
+            Action::Dead(args) => args.run(DeadAction::run).await,
+            Action::Task(args) => args.run(TaskAction::run).await,
+            Action::Audit(args) => args.run(AuditArgs::run).await,
             Action::Tenant(args) => client::tenant::run(args).await,
             Action::Token(args) => client::token::run(args).await,
             Action::Completions(args) => client::print_completions(args).await,

@@ -16,7 +16,8 @@ pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<Ex
     let daemon = Daemon::boot(&sources, boot).await?;
     let access = AccessPolicy::new(&settings.tokens);
     let (store, metrics) = (daemon.store.clone(), daemon.metrics.clone());
-    let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone());
+    let node = api::random_node_name("serve");
+    let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone(), node);
     let _ = app.address.set(daemon.address()?);
     print(&app, &sources);
     if let Some(warning) = app.settings.connection_warning() {
@@ -24,7 +25,10 @@ pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<Ex
     }
 
     ingest(&app, &sources)?;
-    let stop = async || app.bus.stop();
+    let stop = async || {
+        app.tasks.stop_all().await;
+        app.bus.stop();
+    };
     daemon.serve(api::router(&app), None, app.settings.shutdown_timeout, stop).await?;
     Ok(ExitCode::SUCCESS)
 }

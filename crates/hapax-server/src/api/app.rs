@@ -20,8 +20,8 @@ use super::request::admission::TenantRequestLimits;
 use super::request::auth::AccessPolicy;
 use super::request::session::ConsoleSessions;
 use super::sse::{EventBus, EventStreams};
-use super::v1::AuditLog;
 use super::v1::operator::activity::overview::StoreFindings;
+use super::v1::{AuditLog, OperatorTasks};
 use crate::daemon::{Readiness, ReadinessState};
 use crate::problem::{Problem, ProblemKind};
 use crate::settings::ServeSettings;
@@ -35,9 +35,12 @@ pub(crate) struct AppStateInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) access: AccessPolicy,
     pub(crate) sessions: ConsoleSessions,
+    /// The name that tells this process from others on the same store.
+    pub(crate) node: Arc<str>,
     pub(crate) audit: AuditLog,
     /// The doctor's findings, for the overview.
     pub(crate) findings: StoreFindings,
+    pub(crate) tasks: OperatorTasks,
     pub(crate) request_limits: TenantRequestLimits,
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
     pub(crate) operator_limits: TenantRequestLimits,
@@ -78,6 +81,7 @@ impl AppState {
         store: Arc<dyn Store>,
         metrics: PrometheusHandle,
         readiness: Readiness,
+        node: Arc<str>,
     ) -> Self {
         let bus = bus(&settings, store.clone());
         let (events, timeout) = (bus.clone(), settings.event_tail_timeout);
@@ -91,7 +95,9 @@ impl AppState {
             operator_limits: TenantRequestLimits::new(&access, settings.in_flight),
             access,
             sessions: ConsoleSessions::default(),
-            audit: AuditLog::new(store.clone(), random_node_name()),
+            audit: AuditLog::new(store.clone(), node.clone()),
+            node,
+            tasks: OperatorTasks::default(),
             findings: StoreFindings::default(),
             readiness,
             bus,
@@ -105,7 +111,7 @@ impl AppState {
     }
 
     pub(crate) fn locks(&self, tenant: &Tenant) -> Locks {
-        Locks::new(self.store.clone()).tenant(tenant.clone()).source("api")
+        Locks::new(self.store.clone()).tenant(tenant.clone()).source("api").label(&self.node)
     }
 
     pub(crate) fn documents(&self, tenant: &Tenant) -> Documents {
@@ -115,11 +121,11 @@ impl AppState {
     }
 
     pub(crate) fn commands(&self, tenant: &Tenant) -> Commands {
-        Commands::new(self.store.clone()).tenant(tenant.clone())
+        Commands::new(self.store.clone()).tenant(tenant.clone()).label(&self.node)
     }
 
     pub(crate) fn inbox(&self, tenant: &Tenant) -> Inbox {
-        Inbox::new(self.store.clone()).tenant(tenant.clone())
+        Inbox::new(self.store.clone()).tenant(tenant.clone()).label(&self.node)
     }
 
     /// A command line to try the API with.
@@ -186,8 +192,7 @@ fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> EventBus {
     EventBus::with_frames(store, config)
 }
 
-/// A name that tells this process from others on the same store.
-fn random_node_name() -> Arc<str> {
-    let token = hapax::Token::random();
-    format!("serve-{}", &token.as_str()[..8]).into()
+/// A name for a node that has none in the settings.
+pub(crate) fn random_node_name(edge: &str) -> Arc<str> {
+    format!("{edge}-{}", &hapax::Token::random().as_str()[..8]).into()
 }

@@ -13,6 +13,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tower::ServiceExt;
 
+use super::app::random_node_name;
 use super::{AccessPolicy, AppState, router};
 use crate::daemon::{Daemon, Readiness};
 use crate::settings::{CommandSettings, ServeSettings, SettingSources};
@@ -25,7 +26,8 @@ pub(crate) fn router_for_store(
 ) -> anyhow::Result<Router> {
     let settings = ServeSettings::read(&SettingSources::defaults()?)?;
     let access = AccessPolicy::LocalOnly(tenant);
-    Ok(router(&AppState::new(settings, access, store, metrics, Readiness::default())))
+    let (readiness, node) = (Readiness::default(), random_node_name("local"));
+    Ok(router(&AppState::new(settings, access, store, metrics, readiness, node)))
 }
 
 /// Parts of the API on a daemon's store, for callers on this machine alone.

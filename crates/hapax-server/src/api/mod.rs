@@ -10,9 +10,15 @@ mod router;
 pub(crate) mod sse;
 mod v1;
 
-pub(crate) use app::AppState;
+pub(crate) use app::{AppState, random_node_name};
 pub(crate) use local::{LocalApi, router_for_store};
 pub(crate) use request::auth::AccessPolicy;
 pub(crate) use router::router;
-pub(crate) use v1::operator::{CommandList, ListedLock, LockList, SweepResult};
-pub(crate) use v1::queues::{DeadLetterBody, DeadLetters, ListedQueue, QueueDepthBody, QueueList};
+pub(crate) use v1::operator::{
+    AuditPage, AuditedAction, CommandList, ListedLock, LockList, SweepResult,
+};
+pub(crate) use v1::queues::{
+    DeadLetterBody, DeadLetters, DeadReasonBody, DeadReasons, ListedQueue, QueueDepthBody,
+    QueueList,
+};
+pub(crate) use v1::tasks::{TaskBody, TaskListBody};

@@ -16,7 +16,7 @@ use super::request::admission;
 use super::response::raw_json_response;
 use super::sse::cors;
 use super::v1::operator::activity;
-use super::v1::{commands, events, inbox, locks, operator, queues, records, session};
+use super::v1::{commands, events, inbox, locks, operator, queues, records, session, tasks};
 use crate::console;
 use crate::daemon::{admin, method_not_allowed, with_common_layers};
 use crate::problem::{Problem, ProblemKind};
@@ -40,10 +40,20 @@ pub(crate) fn router(app: &AppState) -> Router {
         .routes(routes!(queues::list))
         .routes(routes!(queues::depth))
         .routes(routes!(queues::dead))
+        .routes(routes!(queues::reasons::dead_reasons))
+        .routes(routes!(queues::bulk::requeue_many))
+        .routes(routes!(queues::bulk::discard_many))
+        .routes(routes!(queues::pause::pause))
+        .routes(routes!(queues::pause::resume))
         .routes(routes!(queues::requeue))
         .routes(routes!(queues::discard))
         .routes(routes!(session::show, session::sign_in, session::sign_out))
         .routes(routes!(operator::audit::list_audit))
+        .routes(routes!(operator::decide::decide_many))
+        .routes(routes!(operator::tenants::list_tenants))
+        .routes(routes!(operator::waiting::waiting))
+        .routes(routes!(tasks::list_tasks))
+        .routes(routes!(tasks::show_task, tasks::stop_task))
         .routes(routes!(operator::list))
         .routes(routes!(operator::locks::list_locks))
         .routes(routes!(operator::locks::force_release))

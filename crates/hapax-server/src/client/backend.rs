@@ -53,8 +53,8 @@ impl ServerArgs {
 #[derive(clap::Args, Clone)]
 struct StoreArgs {
     /// Use this store directly instead of a server, for example the store of a proxy. Anyone who can
-    /// open the store may do everything; each change is written to standard error, in place of the
-    /// server's audit log.
+    /// open the store may do everything; each action is written to standard error, and each
+    /// change to the store's audit log.
     #[arg(long, global = true, help_heading = "Store", value_name = "URL")]
     store: Option<String>,
     /// The tenant in a store that is used directly [default: default]
@@ -69,6 +69,44 @@ pub(crate) struct ServerActionArgs<A: Subcommand> {
     pub(super) server: ServerArgs,
     #[command(subcommand)]
     pub(super) action: A,
+}
+
+impl<A: Subcommand> ServerActionArgs<A> {
+    /// Runs the action on the server; prints its error.
+    pub(crate) async fn run<T: Termination>(
+        self,
+        run: impl AsyncFnOnce(A, &Backend, bool) -> Result<T, CliError>,
+    ) -> anyhow::Result<ExitCode> {
+        let Self { server, action } = self;
+        let outcome = async { run(action, &server.backend()?, server.json).await };
+        exit_code_of(server.json, outcome.await)
+    }
+}
+
+/// The arguments of a command without subcommands whose requests go to a server or to a store.
+#[derive(clap::Args)]
+pub(crate) struct ApiCommandArgs<A: clap::Args> {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    command: A,
+}
+
+impl<A: clap::Args> ApiCommandArgs<A> {
+    /// Opens the server or the store and runs the command; prints its error.
+    pub(crate) async fn run<T: Termination>(
+        self,
+        run: impl AsyncFnOnce(A, &Backend, bool) -> Result<T, CliError>,
+    ) -> anyhow::Result<ExitCode> {
+        let Self { server, store, command } = self;
+        let outcome = async {
+            let backend = Backend::open(&server, &store).await?;
+            run(command, &backend, server.json).await
+        };
+        exit_code_of(server.json, outcome.await)
+    }
 }
 
 /// The arguments of a command whose requests go to a server or to a store.

@@ -11,9 +11,10 @@ use hapax::millis;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
+use super::note::{NoteArgs, parse_where};
 use super::{
     Backend, CliError, ClientRequest, ListPage, PageArgs, TicketArgs, duration, print_line,
-    read_value, shown_key, with_exit_codes,
+    read_value, shown_key, task, with_exit_codes,
 };
 use crate::api::{CommandList, SweepResult};
 use crate::leased_run::CommandRunArgs;
@@ -30,6 +31,7 @@ Examples:
   hapax command list --state unknown                 the owner disappeared
   hapax command settle pay order-1 --status 201      it ran, and this is its response
   hapax command release pay order-1                  it did not run
+  hapax command release --where state=unknown,operation=pay   all of them
   hapax command list --store sqlite:hapax.db         without a server, for example a proxy's"))]
 pub(crate) enum CommandAction {
     /// Begin a command: `pending` is yours to run, `completed` has the stored response
@@ -105,6 +107,9 @@ Examples:
         /// Only commands in this state
         #[arg(long, value_enum)]
         state: Option<StateFilter>,
+        /// Only commands of this operation
+        #[arg(long, value_name = "NAME")]
+        operation: Option<String>,
         #[command(flatten)]
         pages: PageArgs,
     },
@@ -114,12 +119,13 @@ Examples:
   hapax command settle pay order-1 --status 201 --body '{\"id\":17}'
   hapax command settle 'POST /orders' key-1 --scope 7f3a… --status 201 --body @answer.json
   hapax command settle pay order-1 --store postgres://app@db/app --status 204
+  hapax command settle --where state=unknown,operation=notify --status 204 --note 'they were sent'
 
 Find out first whether it ran. A command with a living owner (75) or with a stored response (4)
-is not changed."))]
+is not changed. Many are a task of the server; this waits for it."))]
     Settle {
         #[command(flatten)]
-        command: ScopedCommand,
+        command: DecidedCommands,
         #[command(flatten)]
         answer: AnswerArgs,
     },
@@ -128,10 +134,11 @@ is not changed."))]
 Examples:
   hapax command release pay order-1
   hapax command release 'POST /orders' key-1 --scope 7f3a…
+  hapax command release --where state=failed,older-than=1h --note 'the bank was down'
 
 Find out first that it did not run: the next caller runs it. A command with a living owner (75) or
-with a stored response (4) is not changed."))]
-    Release(ScopedCommand),
+with a stored response (4) is not changed. Many are a task of the server; this waits for it."))]
+    Release(DecidedCommands),
     /// Delete expired claims, records, jobs and done items, and print their number
     #[command(after_help = with_exit_codes("\
 Examples:
@@ -195,6 +202,56 @@ pub(crate) struct ScopedCommand {
     scope: Option<String>,
 }
 
+/// One command, or all that match.
+#[derive(clap::Args)]
+pub(crate) struct DecidedCommands {
+    /// The operation: `pay`, `POST /orders`
+    #[arg(required_unless_present = "filters", requires = "key")]
+    operation: Option<String>,
+    /// The idempotency key
+    key: Option<String>,
+    /// The caller's scope, as `list` shows it, where several callers of the proxy have the same key
+    #[arg(long, value_name = "HASH")]
+    scope: Option<String>,
+    /// All that match: state=unknown or state=failed, operation=NAME, older-than=TIME
+    #[arg(long = "where", id = "filters", value_name = "NAME=VALUE")]
+    #[arg(conflicts_with_all = ["operation", "key", "scope"])]
+    filters: Vec<String>,
+    #[command(flatten)]
+    note: NoteArgs,
+}
+
+impl DecidedCommands {
+    async fn decide(
+        self,
+        backend: &Backend,
+        action: &str,
+        answer: Option<Value>,
+        json: bool,
+    ) -> Result<(), CliError> {
+        if let (Some(operation), Some(key)) = (self.operation, self.key) {
+            let name = CommandName { operation, key };
+            let command = ScopedCommand { name, scope: self.scope };
+            let request = match &answer {
+                Some(answer) => command.request(Method::PUT).json(answer),
+                None => command.request(Method::DELETE),
+            };
+            return backend.print(self.note.add_to(request), json).await;
+        }
+        let mut filter = parse_where(&self.filters, &["state", "operation", "older-than"])?;
+        if let Some(Value::String(text)) = filter.remove("older-than") {
+            let usage = |text| CliError::Usage(format!("--where older-than: {text}"));
+            let time = duration(&text).map_err(usage)?;
+            filter.insert("older_than_ms".into(), millis(time).into());
+        }
+        let mut body = answer.unwrap_or_else(|| json!({}));
+        (body["where"], body["action"]) = (filter.into(), action.into());
+        let request = ClientRequest::new(Method::POST, &["operator", "commands", "decide"]);
+        let begun = backend.send(self.note.add_to(request.json(&body))).await?;
+        task::wait_for_end(backend, begun, json).await
+    }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct AnswerArgs {
     /// The status of the response
@@ -249,15 +306,21 @@ impl CommandAction {
                 }
             }
             Self::Show(command) => command.request(Method::GET),
-            Self::List { state, pages } => {
+            Self::List { state, operation, pages } => {
                 let state = state.and_then(|state| state.to_possible_value());
                 let state = state.as_ref().map(|state| state.get_name());
                 let path = ["operator", "commands"];
-                let request = || ClientRequest::new(Method::GET, &path).query("state", state);
+                let list = || ClientRequest::new(Method::GET, &path).query("state", state);
+                let request = || list().query("operation", operation.as_deref());
                 return pages.print::<CommandList>(backend, request, json).await.map(done);
             }
-            Self::Settle { command, answer } => command.request(Method::PUT).json(&answer.json()?),
-            Self::Release(command) => command.request(Method::DELETE),
+            Self::Settle { command, answer } => {
+                let answer = answer.json()?;
+                return command.decide(backend, "settle", Some(answer), json).await.map(done);
+            }
+            Self::Release(command) => {
+                return command.decide(backend, "release", None, json).await.map(done);
+            }
             Self::Sweep { at_most } => return sweep(backend, at_most, json).await.map(done),
         };
         backend.print(request, json).await.map(done)

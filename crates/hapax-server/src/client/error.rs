@@ -58,7 +58,7 @@ impl ReceivedProblem {
         match (self.status, self.code()) {
             (_, "lock-held" | "in-progress" | "record-contended") | (429, _) => HELD,
             // Any other 404 is a path that the server does not have.
-            (404, code) if code.ends_with("-missing") => MISSING,
+            (404, code) if code.ends_with("-missing") || code == "lock-free" => MISSING,
             (409 | 412 | 422, _) => CONFLICT,
             (408 | 502..=504, _) => UNAVAILABLE,
             _ => ERROR,

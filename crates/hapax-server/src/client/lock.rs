@@ -9,6 +9,7 @@ use hyper::Method;
 use serde_json::json;
 
 use super::error::exit_code_of;
+use super::note::NoteArgs;
 use super::{
     ClientRequest, ListPage, PageArgs, ServerActionArgs, duration, shown_key, with_exit_codes,
 };
@@ -22,7 +23,9 @@ Examples:
   hapax lock take deploy --ttl 10m                prints the ticket
   hapax lock renew deploy --ttl 10m --ticket 5f2c…
   hapax lock release deploy --ticket 5f2c…
-  hapax lock show deploy"))]
+  hapax lock show deploy
+  hapax lock list                                 who holds which
+  hapax lock force-release deploy --note 'its machine is gone'"))]
 pub(crate) enum LockAction {
     /// Take a lock and print its ticket and fence
     #[command(after_help = with_exit_codes("\
@@ -71,8 +74,22 @@ Examples:
   hapax lock list
   hapax lock list --all --json | jq -c '.locks[]'
 
-Needs the scope `admin` where the server has tokens. On Redis locks with verbatim names are left out."))]
+Needs the scope `read` (names masked) or `admin` where the server has tokens. On Redis locks with
+verbatim names are left out."))]
     List(PageArgs),
+    /// Release a lock in place of its owner
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax lock force-release deploy --note 'its machine is gone'
+
+Find out first that the owner is gone: until its next renewal it believes that it holds the lock. What
+checks the fence refuses its writes. Needs the scope `admin`; a lock that nobody holds is 3."))]
+    ForceRelease {
+        /// The lock's name
+        key: String,
+        #[command(flatten)]
+        note: NoteArgs,
+    },
     /// Run a command while holding a lock
     Run(LockRunArgs),
 }
@@ -101,6 +118,9 @@ pub(crate) async fn run(args: ServerActionArgs<LockAction>) -> anyhow::Result<Ex
         LockAction::Take { key, ttl, wait } => take_request(&key, ttl, wait),
         LockAction::Renew { taken, ttl } => renew_request(&taken.key, &taken.ticket, ttl),
         LockAction::Release(taken) => release_request(&taken.key, &taken.ticket),
+        LockAction::ForceRelease { key, note } => {
+            note.add_to(ClientRequest::new(Method::DELETE, &["operator", "locks", &key]))
+        }
         LockAction::Show { key } => ClientRequest::new(Method::GET, &["locks", &key]),
     };
     let outcome = async { server.backend()?.print(request, server.json).await };
@@ -108,13 +128,15 @@ pub(crate) async fn run(args: ServerActionArgs<LockAction>) -> anyhow::Result<Ex
 }
 
 impl ListPage for LockList {
-    const HEAD: &'static [&'static str] = &["TAKEN", "EXPIRES IN", "FENCE", "KEY"];
+    const HEAD: &'static [&'static str] = &["TAKEN", "EXPIRES IN", "FENCE", "OWNER", "KEY"];
 
     fn into_rows(self) -> (Vec<Vec<String>>, Option<String>) {
         let time = |ms| humantime::format_duration(Duration::from_millis(ms)).to_string();
         let row = |lock: ListedLock| {
             let taken = format!("{} ago", time(lock.taken_ms_ago));
-            vec![taken, time(lock.expires_in_ms), lock.fence.to_string(), shown_key(lock.key)]
+            let owner = lock.label.unwrap_or_else(|| "-".into());
+            let expires = time(lock.expires_in_ms);
+            vec![taken, expires, lock.fence.to_string(), owner, shown_key(lock.key)]
         };
         (self.locks.into_iter().map(row).collect(), self.next)
     }

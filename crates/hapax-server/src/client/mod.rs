@@ -1,15 +1,19 @@
 //! Each feature from the shell, against a running server or a store.
 
+pub(crate) mod audit;
 mod backend;
 pub(crate) mod command;
+pub(crate) mod dead;
 pub(crate) mod error;
 pub(crate) mod follow;
 pub(crate) mod inbox;
 pub(crate) mod lock;
+mod note;
 pub(crate) mod publish;
 pub(crate) mod queue;
 pub(crate) mod record;
 mod server_client;
+pub(crate) mod task;
 pub(crate) mod tenant;
 mod terminal;
 pub(crate) mod token;
@@ -20,7 +24,8 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 pub(crate) use backend::{
-    ApiArgs, Backend, LockRefusal, LockTicket, ServerActionArgs, ServerArgs, TicketArgs,
+    ApiArgs, ApiCommandArgs, Backend, LockRefusal, LockTicket, ServerActionArgs, ServerArgs,
+    TicketArgs,
 };
 pub(crate) use error::CliError;
 pub(crate) use server_client::{ClientRequest, ClientResponse, ServerClient};

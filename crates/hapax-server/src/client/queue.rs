@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use hyper::Method;
 
+use super::note::NoteArgs;
 use super::{
     Backend, CliError, ClientRequest, ClientResponse, ListPage, PageArgs, columns, print_line,
     print_response, with_exit_codes,
@@ -19,9 +20,12 @@ Examples:
   hapax queue dead outbox                        the dead letters and their reasons
   hapax queue requeue outbox 0198f2…             try it again; its key waits behind it
   hapax queue discard outbox 0198f2…             delete it, so that its key goes on
+  hapax queue pause outbox --note 'broker update'   its workers finish, and take nothing more
+  hapax queue resume outbox
   hapax queue dead outbox --store postgres://app@db/app      without a server, for example a relay's
 
-Needs the scope `admin` where the server has tokens."))]
+`hapax dead` requeues and discards many. Looking needs the scope `read` or `admin` where the server
+has tokens, the rest `admin`."))]
 pub(crate) enum QueueAction {
     /// List the queues and their depths
     #[command(after_help = with_exit_codes("\
@@ -61,6 +65,30 @@ Examples:
 Examples:
   hapax queue discard outbox 0198f2c4-…"))]
     Discard(DeadLetterArgs),
+    /// Pause a queue: its workers finish what they have, and take nothing more
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax queue pause outbox --note 'the broker is being updated'
+  hapax queue pause outbox --store postgres://app@db/app
+
+The pause is in the store, and holds for all workers and tenants within about a second, until it is
+resumed. Items are still accepted, and wait."))]
+    Pause {
+        #[command(flatten)]
+        queue: QueueArgs,
+        #[command(flatten)]
+        note: NoteArgs,
+    },
+    /// Resume a queue that is paused
+    #[command(after_help = with_exit_codes("\
+Examples:
+  hapax queue resume outbox"))]
+    Resume {
+        #[command(flatten)]
+        queue: QueueArgs,
+        #[command(flatten)]
+        note: NoteArgs,
+    },
 }
 
 #[derive(clap::Args)]
@@ -75,10 +103,12 @@ pub(crate) struct DeadLetterArgs {
     queue: QueueArgs,
     /// The dead letter's id, as `dead` shows it
     id: String,
+    #[command(flatten)]
+    note: NoteArgs,
 }
 
 impl QueueArgs {
-    fn request(&self, method: Method, path: &[&str]) -> ClientRequest {
+    pub(super) fn request(&self, method: Method, path: &[&str]) -> ClientRequest {
         ClientRequest::new(method, &[&["queues", &*self.queue][..], path].concat())
     }
 }
@@ -93,12 +123,14 @@ impl QueueAction {
                 let request = || queue.request(Method::GET, &["dead"]).query("payload", payload);
                 return pages.print::<DeadLetters>(backend, request, json).await;
             }
-            Self::Requeue(DeadLetterArgs { queue, id }) => {
-                queue.request(Method::POST, &["dead", &id, "requeue"])
+            Self::Requeue(DeadLetterArgs { queue, id, note }) => {
+                note.add_to(queue.request(Method::POST, &["dead", &id, "requeue"]))
             }
-            Self::Discard(DeadLetterArgs { queue, id }) => {
-                queue.request(Method::DELETE, &["dead", &id])
+            Self::Discard(DeadLetterArgs { queue, id, note }) => {
+                note.add_to(queue.request(Method::DELETE, &["dead", &id]))
             }
+            Self::Pause { queue, note } => note.add_to(queue.request(Method::POST, &["pause"])),
+            Self::Resume { queue, note } => note.add_to(queue.request(Method::POST, &["resume"])),
         };
         backend.print(request, json).await
     }
@@ -152,7 +184,8 @@ impl ListPage for DeadLetters {
 
     fn into_rows(self) -> (Vec<Vec<String>>, Option<String>) {
         let row = |letter: DeadLetterBody| {
-            let key = letter.key.unwrap_or_else(|| "-".into());
+            let absent = if letter.masked { "(masked)" } else { "-" };
+            let key = letter.key.unwrap_or_else(|| absent.into());
             let attempts = letter.attempts.to_string();
             vec![letter.id, attempts, letter.at, letter.topic, key, letter.reason]
         };

@@ -77,3 +77,26 @@ fn binary_body_comes_back_unchanged() {
     assert_eq!(again["headers"]["link"], json!(["a", "b"]));
     step(&server, "complete", &ticket, &["--header", "broken"]).failed(2);
 }
+
+#[test]
+fn many_commands_are_decided_by_where() {
+    let server = Server::start();
+    for key in ["a", "b"] {
+        let begun = server.run(["command", "begin", "pay", key, "--json"]).json();
+        let ticket = begun["token"].as_str().unwrap().to_owned();
+        server.run(["command", "fail", "pay", key, "--ticket", &ticket]).ok();
+    }
+    let decide = |more: &[&str]| {
+        let all = [&["command"], more, &["--note", "they ran", "--json"]].concat();
+        server.run(all)
+    };
+    let settle = ["settle", "--where", "state=failed,operation=pay", "--status", "204"];
+    assert_eq!(decide(&settle).json()["done"], 2);
+    assert_eq!(decide(&["release", "--where", "state=failed,older-than=1h"]).json()["done"], 0);
+    decide(&["release", "--where", "state=pending"]).failed(1);
+    decide(&["release", "--where", "key=a"]).failed(2);
+    decide(&["release", "pay"]).failed(2);
+    decide(&["release", "pay", "a", "--where", "state=failed"]).failed(2);
+    let listed = server.run(["command", "list", "--operation", "pay", "--json"]).json();
+    assert_eq!(listed["commands"][0]["state"], "completed");
+}

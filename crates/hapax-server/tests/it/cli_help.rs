@@ -5,13 +5,15 @@ use crate::support::has;
 
 /// Each command, and after its colon its subcommands.
 const COMMANDS: &str = "
-    relay: demo: doctor: check: migrate: bench: publish: follow: completions:
+    relay: demo: doctor: check: migrate: bench: publish: follow: completions: audit:
     line: simulate
-    lock: take renew release show list run
+    lock: take renew release show list force-release run
     record: get put patch delete
     command: begin renew complete fail run show list settle release sweep
     inbox: begin renew settle give-back run
-    queue: list show dead requeue discard
+    queue: list show dead requeue discard pause resume
+    dead: list reasons requeue discard
+    task: list show stop
     tenant: list
     token: new
 ";
@@ -34,7 +36,9 @@ fn help_of_every_command_has_examples() {
 
 #[test]
 fn help_of_client_commands_explains_exit_codes() {
-    for command in ["lock", "record", "command", "publish", "follow", "inbox", "queue"] {
+    for command in
+        ["lock", "record", "command", "publish", "follow", "inbox", "queue", "dead", "task"]
+    {
         has(&run(hapax().args([command, "--help"])).ok(), &["Exit codes:", "75"]);
     }
     for command in ["lock", "command", "inbox"] {

@@ -93,3 +93,14 @@ fn lock_json_error_is_the_servers_document() {
     let problem: serde_json::Value = serde_json::from_str(&problem).unwrap();
     assert!(problem["retry_after_ms"].is_u64() && problem["retryable"] == true, "{problem}");
 }
+
+#[test]
+fn lock_is_released_by_force() {
+    let server = Server::start();
+    server.run(["lock", "take", "deploy", "--ttl", "10m"]).ok();
+    let force = || server.run(["lock", "force-release", "deploy", "--note", "gone"]);
+    assert_eq!(force().ok(), "");
+    force().failed(3);
+    let audit = server.run(["audit"]).ok();
+    assert!(audit.contains("force-release") && audit.contains("gone"), "{audit}");
+}

@@ -88,3 +88,52 @@ async fn fault_45_unknown_queue_is_missing() {
         (&"orders".into(), &"{}".into())
     );
 }
+
+/// Many dead letters at once, and the audit log of it.
+fn an_operator_decides_many(ask: impl Fn(&[&str]) -> Ran) {
+    let reasons = ask(&["dead", "reasons", "outbox"]).ok();
+    assert!(reasons.contains("3  ") && reasons.contains("the broker said no"), "{reasons}");
+    let filter = "reason=the broker said no,topic=orders";
+    let nothing = ask(&["dead", "discard", "outbox", "--where", "reason=other", "--json"]).json();
+    assert_eq!((&nothing["state"], &nothing["done"]), (&"done".into(), &0.into()));
+    let listed =
+        ask(&["dead", "list", "outbox", "--reason", "the broker said no", "--json"]).json();
+    let id = listed["items"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(ask(&["dead", "discard", "outbox", &id, "--note", "caf\u{e9}"]).ok(), "");
+    ask(&["dead", "discard", "outbox", &id]).failed(3);
+    assert!(ask(&["dead", "requeue", "outbox", "--where", filter]).ok().contains("requeue  2"));
+    assert_eq!(ask(&["dead", "reasons", "outbox"]).ok(), "");
+    ask(&["dead", "requeue", "outbox"]).failed(2);
+    ask(&["dead", "requeue", "outbox", "--where", "state=x"]).failed(2);
+    ask(&["dead", "requeue", "outbox", &id, "--all"]).failed(2);
+
+    assert_eq!(ask(&["queue", "pause", "outbox", "--note", "update"]).ok(), "");
+    assert_eq!(ask(&["queue", "resume", "outbox"]).ok(), "");
+    let audit = ask(&["audit"]).ok();
+    let lines: Vec<_> = audit.lines().collect();
+    assert!(lines[0].starts_with("AT") && lines[1].contains("resume"), "{audit}");
+    assert!(audit.contains("update") && audit.contains("caf\u{e9}"), "{audit}");
+    assert!(ask(&["audit", "--limit", "1", "--json"]).json()["next"].is_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_by_reason_on_a_store() {
+    let store = TestStore::quick_sqlite();
+    let url = store.url();
+    fill(&url).await;
+    an_operator_decides_many(|arguments| run(hapax().args(arguments).args(["--store", &url])));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_by_reason_on_a_server() {
+    let store = TestStore::sqlite();
+    fill(&store.url()).await;
+    let server = Setup::on(&store.url()).start();
+    an_operator_decides_many(|arguments| server.run(arguments));
+    let tasks = server.run(["task", "list", "--json"]).json();
+    let id = tasks["tasks"][0]["id"].as_str().unwrap().to_owned();
+    assert!(server.run(["task", "show", &id]).ok().contains("requeue"));
+    assert_eq!(server.run(["task", "stop", &id, "--json"]).json()["state"], "done");
+    server.run(["task", "show", "nothing"]).failed(3);
+    assert!(server.run(["task", "list"]).ok().contains(&id));
+}

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -146,6 +147,8 @@ struct RequestLimit {
     all: Arc<Semaphore>,
     /// The part of them that signed links may take, so that their holders leave some to the tenant.
     of_links: Arc<Semaphore>,
+    most: usize,
+    refusals: AtomicU64,
 }
 
 /// A request that is being answered; of a signed link, it takes one of the links' share too.
@@ -159,9 +162,17 @@ impl TenantRequestLimits {
         let limits = |tenant| {
             let [all, of_links] =
                 [limit, limit.div_ceil(4)].map(|limit| Arc::new(Semaphore::new(limit)));
-            (tenant, RequestLimit { all, of_links })
+            (tenant, RequestLimit { all, of_links, most: limit, refusals: AtomicU64::new(0) })
         };
         Self(access.tenants().into_iter().map(limits).collect())
+    }
+
+    /// How many requests of a tenant are being answered, and how many were refused so far.
+    pub(crate) fn usage(&self, tenant: &Tenant) -> (usize, u64) {
+        self.0.get(tenant).map_or((0, 0), |limit| {
+            let used = limit.most.saturating_sub(limit.all.available_permits());
+            (used, limit.refusals.load(Ordering::Relaxed))
+        })
     }
 
     /// Takes a permit for one more request of this caller's tenant.
@@ -174,6 +185,9 @@ impl TenantRequestLimits {
             Some(RequestPermit { _request: limit.all.clone().try_acquire_owned().ok()?, _link })
         });
         permit.ok_or_else(|| {
+            if let Some(limit) = self.0.get(&caller.tenant) {
+                limit.refusals.fetch_add(1, Ordering::Relaxed);
+            }
             let text = "the limit of concurrent requests is reached";
             Problem::new(ProblemKind::TooManyRequests, text).retry_after(Duration::from_secs(1))
         })

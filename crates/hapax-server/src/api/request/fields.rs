@@ -105,6 +105,18 @@ impl JsonFields {
         Ok(Token::presented(&token))
     }
 
+    /// Takes the label of an owner, which operators see beside the claim.
+    pub(crate) fn label(&mut self) -> Result<Option<String>, Problem> {
+        let Some(label) = self.text("label")? else { return Ok(None) };
+        match Token::is_label(&label) {
+            true => Ok(Some(label)),
+            false => Err(Problem::invalid(format!(
+                "field `label` takes 1 to {} bytes of printable ASCII",
+                Token::MAX_LABEL
+            ))),
+        }
+    }
+
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, Problem> {
         self.take(name, "an object", |value| match value {
             Value::Object(members) => Some(members),

@@ -48,8 +48,8 @@ impl StreamSlots {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many streams this tenant has open, and how many it may have.
-    pub(super) fn open_and_limit(&self, tenant: &Tenant) -> (usize, usize) {
+    /// How many streams of a tenant are open, and how many may be.
+    pub(super) fn usage(&self, tenant: &Tenant) -> (usize, usize) {
         let open = self.open().by_tenant.get(tenant).copied().unwrap_or_default();
         (open, self.limits.of_tenant)
     }

@@ -33,6 +33,11 @@ pub(super) struct StreamTimings {
 }
 
 impl EventStreams {
+    /// How many streams of a tenant are open, and how many may be.
+    pub(crate) fn usage(&self, tenant: &Tenant) -> (usize, usize) {
+        self.slots.usage(tenant)
+    }
+
     /// The streams of a server with this number of tenants.
     pub(crate) fn new(settings: &ServeSettings, tenants: usize) -> Self {
         let timings = StreamTimings {

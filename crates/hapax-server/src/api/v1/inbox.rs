@@ -22,6 +22,10 @@ pub(crate) struct ReceiveMessage {
         nullable = false
     )]
     retention_ms: Option<u64>,
+    /// A name of the owner that operators see beside it; never anything that identifies a person. By
+    /// default the name of the node.
+    #[schema(min_length = 1, max_length = 64, nullable = false)]
+    label: Option<String>,
 }
 
 /// A message that is new, or whose last consumer is gone.
@@ -72,8 +76,12 @@ pub(crate) async fn receive(State(app): State<AppState>, request: ApiRequest) ->
     if let Some(retention) = fields.millis("retention_ms", RETENTION)? {
         config = config.retention(retention);
     }
+    let label = fields.label()?;
     fields.finish()?;
-    let inbox = app.inbox(&request.tenant);
+    let mut inbox = app.inbox(&request.tenant);
+    if let Some(label) = label {
+        inbox = inbox.label(label);
+    }
     let received = inbox.begin(request.segment(0), request.segment(1), &config);
     match app.call_store(received).await? {
         Received::First { ticket, attempt } => {

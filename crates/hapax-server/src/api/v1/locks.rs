@@ -18,6 +18,10 @@ pub(crate) struct TakeLock {
     /// How long to wait if the lock is held.
     #[schema(default = 0, minimum = 0, maximum = 60_000, nullable = false)]
     wait_ms: Option<u64>,
+    /// A name of the owner that operators see beside it; never anything that identifies a person. By
+    /// default the name of the node.
+    #[schema(min_length = 1, max_length = 64, nullable = false)]
+    label: Option<String>,
 }
 
 /// The lock that was taken.
@@ -58,8 +62,12 @@ pub(crate) async fn take(State(app): State<AppState>, request: ApiRequest) -> Ap
     let mut fields = request.json_fields()?;
     let ttl = fields.millis("ttl_ms", LEASE)?.unwrap_or(app.settings.lock_ttl);
     let wait = fields.millis("wait_ms", WAIT)?.unwrap_or(Duration::ZERO);
+    let label = fields.label()?;
     fields.finish()?;
-    let locks = app.locks(&request.tenant);
+    let mut locks = app.locks(&request.tenant);
+    if let Some(label) = label {
+        locks = locks.label(label);
+    }
     let ticket = app.call_store_waiting(wait, locks.take(request.segment(0), ttl, wait)).await?;
     let (token, fence) = (ticket.token.as_str().to_owned(), ticket.fence.0);
     Ok(json_response(StatusCode::CREATED, &TakenLock { token, fence, ttl_ms: millis(ttl) }))

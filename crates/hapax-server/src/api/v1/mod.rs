@@ -10,8 +10,10 @@ pub(super) mod queues;
 pub(super) mod records;
 mod renewal;
 pub(super) mod session;
+pub(super) mod tasks;
 
 pub(super) use audit::AuditLog;
+pub(super) use tasks::OperatorTasks;
 
 /// The names that every endpoint needs.
 mod prelude {

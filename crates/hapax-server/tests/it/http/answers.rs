@@ -196,6 +196,29 @@ async fn queues(scene: &Scene) {
             scene.drain().await;
         }
     }
+    for path in ["/v1/queues/outbox/dead/reasons", "/v1/operator/queues/outbox/waiting"] {
+        send(server, "GET", path, none, 200);
+    }
+    for path in ["/v1/queues/outbox/pause", "/v1/queues/outbox/resume"] {
+        send(server, "POST", path, none, 204);
+    }
+}
+
+fn tasks(server: &Server) {
+    let none = &Value::Null;
+    for action in ["requeue", "discard"] {
+        let path = format!("/v1/queues/outbox/dead/{action}");
+        send(server, "POST", &path, &json!({"where": {}}), 202);
+    }
+    let decide = json!({"where": {"state": "unknown"}, "action": "release"});
+    let task = send(server, "POST", "/v1/operator/commands/decide", &decide, 202).json();
+    let path = format!("/v1/operator/tasks/{}", task["id"].as_str().unwrap());
+    send(server, "GET", "/v1/operator/tasks", none, 200);
+    for method in ["GET", "DELETE"] {
+        send(server, method, &path, none, 200);
+        send(server, method, "/v1/operator/tasks/nothing", none, 404);
+    }
+    send(server, "GET", "/v1/operator/tenants", none, 200);
 }
 
 fn system(server: &Server) {
@@ -224,6 +247,7 @@ async fn fault_28_answers_match_their_schema() {
     inbox(server);
     events(server);
     queues(&scene).await;
+    tasks(server);
     system(server);
     let compared = schema::compared();
     let missed: Vec<_> = schema::described()

@@ -27,3 +27,4 @@ mod sql;
 mod start;
 mod stop;
 mod stores;
+mod tasks;

@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// A file that the test and the server both have open.
 pub(super) struct Scene {
     pub(super) server: Server,
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     _file: TestStore,
 }
 
@@ -30,7 +30,7 @@ impl Scene {
         Self { server, store, _file: file }
     }
 
-    async fn enqueue(&self, tenant: &str, key: &str) -> ItemId {
+    pub(super) async fn enqueue(&self, tenant: &str, key: &str) -> ItemId {
         let item = QueueItem::new(&Tenant::new(tenant).unwrap(), "orders", "{}").key(key);
         let _ =
             self.store.enqueue(&QueueName::outbox(), std::slice::from_ref(&item)).await.unwrap();

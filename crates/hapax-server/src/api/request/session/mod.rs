@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use hapax::activity::keys;
 use hapax::{Clock, Expect, Key, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -83,7 +84,7 @@ impl ConsoleSessions {
         let at = SystemClock.now().0;
         let record = SessionRecord { token_sha256: hex(&rule.sha256), at };
         let json = serde_json::to_vec(&record).expect("texts and numbers become JSON");
-        let key = record_key(&id)?;
+        let key = record_key(&id);
         let stored = app.store.put(&key, json.into(), &Expect::Absent, Some(SESSION_TTL));
         let _ = app.call_store(stored).await?;
         self.remember(&id, rule.sha256, SESSION_TTL);
@@ -101,7 +102,7 @@ impl ConsoleSessions {
         let is_store_away = matches!(app.readiness.state(), ReadinessState::Down(_));
         let found = match seen {
             Some(seen) if is_store_away || seen.verified.elapsed() < CACHE_TIME => Some(seen),
-            _ => match app.call_store(app.store.get(&record_key(id)?)).await {
+            _ => match app.call_store(app.store.get(&record_key(id))).await {
                 Ok(None) => None,
                 Ok(Some(record)) => {
                     let parsed: Option<SessionRecord> = serde_json::from_slice(&record.value).ok();
@@ -129,7 +130,7 @@ impl ConsoleSessions {
     /// Ends a session.
     pub(crate) async fn close(&self, app: &AppState, id: &SessionId) -> Result<(), Problem> {
         self.forget(id);
-        let key = record_key(id)?;
+        let key = record_key(id);
         let _ = app.call_store(app.store.delete(&key, &Expect::Any)).await?;
         Ok(())
     }
@@ -158,11 +159,8 @@ impl ConsoleSessions {
     }
 }
 
-/// A key that no caller of the API can name, because its tenant is empty.
-fn record_key(id: &SessionId) -> Result<Key, Problem> {
-    let name = format!("session:{}", hex(&id.hash()));
-    Key::stored("", "record", "", &name)
-        .ok_or_else(|| Problem::new(ProblemKind::Internal, "the key of the session is no key"))
+fn record_key(id: &SessionId) -> Key {
+    keys::session_record(&hex(&id.hash()))
 }
 
 fn hex(bytes: &[u8]) -> String {

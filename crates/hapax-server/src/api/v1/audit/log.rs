@@ -3,15 +3,13 @@
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use hapax::log::{Appended, LogEvent, LogRetention, PageRequest};
-use hapax::{Clock, Fingerprint, Key, Store, StoreError, StoreResult, SystemClock, Tenant};
+use hapax::activity::keys;
+use hapax::log::{Appended, LogEvent, PageRequest};
+use hapax::{Clock, Fingerprint, Store, StoreError, StoreResult, SystemClock, Tenant};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-const RETENTION: LogRetention =
-    LogRetention { retention: Duration::from_secs(366 * 86_400), max_entries: 100_000 };
 /// How many entries are read at once.
 const CHUNK: u64 = 500;
 /// How many times an entry is appended under another number, if a node with the same name took it.
@@ -166,14 +164,14 @@ impl AuditLog {
         let payload = serde_json::to_vec(entry).map_err(|error| internal(error.to_string()))?;
         for _ in 0..MAX_CONFLICTS {
             let event = LogEvent {
-                job: job(tenant)?,
+                job: keys::audit_job(tenant),
                 stage: self.node.clone(),
                 seq: self.next_number(),
                 fingerprint: Fingerprint::of(&[&payload]),
                 payload: payload.clone().into(),
                 closes: false,
             };
-            match self.store.append(&[event], &RETENTION).await?.first() {
+            match self.store.append(&[event], &keys::AUDIT_RETENTION).await?.first() {
                 Some(Appended::Published(at) | Appended::Duplicate(at)) => return Ok(at.offset),
                 Some(Appended::Conflict) => {}
                 other => return Err(internal(format!("the audit log answered {other:?}"))),
@@ -189,7 +187,7 @@ impl AuditLog {
         from: Option<AuditPosition>,
         limit: usize,
     ) -> StoreResult<(Vec<AuditEntry>, Option<AuditPosition>)> {
-        let job = job(tenant)?;
+        let job = keys::audit_job(tenant);
         let mut actions = Vec::new();
         let Some(attached) = self.store.attach(&job, &PageRequest::state_only()).await? else {
             return Ok((actions, None));
@@ -223,11 +221,6 @@ impl AuditLog {
             (left > listed.len() as u64).then_some(AuditPosition { before: end + 1, listed });
         Ok((actions, next))
     }
-}
-
-fn job(tenant: &Tenant) -> StoreResult<Key> {
-    let key = Key::stored(tenant.as_str(), "job", "", "audit");
-    key.ok_or_else(|| internal("the audit log has no key".into()))
 }
 
 fn internal(reason: String) -> StoreError {

@@ -28,8 +28,11 @@ use super::renewal::{DEFAULT_LEASE, RenewLease, RenewedLease, read_renewal};
 )]
 pub(crate) async fn begin(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
-    let (config, wait) = parse_begin(request.json_fields()?)?;
-    let commands = app.commands(&request.tenant);
+    let (config, wait, label) = parse_begin(request.json_fields()?)?;
+    let mut commands = app.commands(&request.tenant);
+    if let Some(label) = label {
+        commands = commands.label(label);
+    }
     let begun = commands.begin(Operation(request.segment(0)), request.segment(1), &config);
     match app.call_store_waiting(wait, begun).await? {
         Begun::Granted { ticket, attempt } => {
@@ -62,7 +65,9 @@ pub(crate) async fn begin(State(app): State<AppState>, request: ApiRequest) -> A
     }
 }
 
-fn parse_begin(mut fields: JsonFields) -> Result<(CommandConfig, Duration), Problem> {
+fn parse_begin(
+    mut fields: JsonFields,
+) -> Result<(CommandConfig, Duration, Option<String>), Problem> {
     let fingerprint = fields.short_text("fingerprint", 0..=Fingerprint::MAX)?;
     let mut config =
         CommandConfig::default().fingerprint(fingerprint.and_then(|text| Fingerprint::new(&text)));
@@ -78,8 +83,9 @@ fn parse_begin(mut fields: JsonFields) -> Result<(CommandConfig, Duration), Prob
         Some("rerun") => OnUnknown::TakeOver,
         Some(_) => return Err(Problem::invalid("field `on_unknown` takes refuse or rerun")),
     });
+    let label = fields.label()?;
     fields.finish()?;
-    Ok((config, wait))
+    Ok((config, wait, label))
 }
 
 /// Renew the lease of a command.

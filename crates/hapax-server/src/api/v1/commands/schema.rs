@@ -33,6 +33,10 @@ pub(crate) struct BeginCommand {
     /// The policy for a command whose earlier owner may or may not have acted.
     #[serde(default)]
     on_unknown: OnUnknownField,
+    /// A name of the owner that operators see beside it; never anything that identifies a person. By
+    /// default the name of the node.
+    #[schema(min_length = 1, max_length = 64, nullable = false)]
+    label: Option<String>,
 }
 
 /// The policy for a command whose earlier owner may or may not have acted.

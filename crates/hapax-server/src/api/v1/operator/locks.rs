@@ -30,6 +30,10 @@ pub(crate) struct ListedLock {
     pub(crate) taken_ms_ago: u64,
     /// How long it lasts without renewal.
     pub(crate) expires_in_ms: u64,
+    /// The label of the owner: what it called itself, or the node that it asked.
+    #[serde(default)]
+    #[schema(required)]
+    pub(crate) label: Option<String>,
     /// Whether the name is hidden.
     #[serde(default)]
     pub(crate) masked: bool,
@@ -42,6 +46,7 @@ impl ListedLock {
             fence: listed.fence.0,
             taken_ms_ago: millis(listed.granted_ago),
             expires_in_ms: millis(listed.expires_in),
+            label: listed.label.as_deref().map(str::to_owned),
             masked: reveal.is_masked(),
         }
     }

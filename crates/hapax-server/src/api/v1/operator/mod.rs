@@ -5,8 +5,11 @@
 pub(in crate::api) mod activity;
 pub(crate) mod audit;
 mod cursor;
+pub(crate) mod decide;
 pub(crate) mod locks;
 mod schema;
+pub(crate) mod tenants;
+pub(crate) mod waiting;
 
 use std::time::Duration;
 
@@ -14,6 +17,7 @@ use hapax::command::{CommandState, CommandView, OperatorDecision, OperatorOutcom
 use hapax::{ClaimQuery, ClaimStatus, ClaimSummary, KeyKind, Operation, StoreError, Swept, Tenant};
 use tokio::time::Instant;
 
+pub(crate) use audit::{AuditPage, AuditedAction};
 pub(crate) use locks::{ListedLock, LockList};
 pub(crate) use schema::{CommandList, SweepResult};
 use schema::{ListedCommand, OperatorCommand, SettleCommand, SweepRequest, state_name};
@@ -32,6 +36,7 @@ const DEFAULT_SWEEP: u64 = 10_000;
     get, path = "/v1/operator/commands", operation_id = "list_commands", tag = "operator",
     params(
         ("state" = Option<String>, Query, description = "Only commands in this state: `pending`, `unknown`, `completed` or `failed`"),
+        ("operation" = Option<String>, Query, min_length = 1, max_length = 255, description = "Only commands of this operation"),
         ("after" = Option<String>, Query, description = "The `next` of the page before"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The approximate size of the page; 100 by default"),
         ("reveal" = Option<bool>, Query, description = "Whether keys, payloads and answers are shown; by default to `admin` tokens only. `true` is audited, and 403 for the scope `read`"),
@@ -51,8 +56,8 @@ pub(crate) async fn list(State(app): State<AppState>, request: ApiRequest) -> Ap
 }
 
 fn parse_list(app: &AppState, request: &ApiRequest) -> Result<(ClaimQuery, Reveal), Problem> {
-    let [state, after, limit, reveal] =
-        request.query_parameters(["state", "after", "limit", "reveal"])?;
+    let [state, operation, after, limit, reveal] =
+        request.query_parameters(["state", "operation", "after", "limit", "reveal"])?;
     let reveal = request.reveal(app, reveal)?;
     let parse_state = |state: &str| {
         let text = "query parameter `state` takes pending, unknown, completed or failed";
@@ -62,7 +67,12 @@ fn parse_list(app: &AppState, request: &ApiRequest) -> Result<(ClaimQuery, Revea
         found.ok_or_else(|| Problem::invalid(text))
     };
     let status = state.map(parse_state).transpose()?;
-    Ok((claim_query(app, request, KeyKind::Command, status, after, limit)?, reveal))
+    let query = claim_query(app, request, KeyKind::Command, status, after, limit)?;
+    if operation.is_some_and(|operation| !(1..=hapax::MAX_NAME).contains(&operation.len())) {
+        let text = format!("query parameter `operation` takes 1 to {} bytes", hapax::MAX_NAME);
+        return Err(Problem::invalid(text));
+    }
+    Ok((ClaimQuery { scope: operation.map(Into::into), ..query }, reveal))
 }
 
 fn claim_query(

@@ -40,6 +40,10 @@ pub(crate) struct ListedCommand {
     pub(crate) begun_ms_ago: u64,
     /// How long the command is kept.
     pub(crate) expires_in_ms: u64,
+    /// The label of the last owner: what it called itself, or the node that it asked.
+    #[serde(default)]
+    #[schema(required)]
+    pub(crate) label: Option<String>,
     /// Whether the key is hidden.
     #[serde(default)]
     pub(crate) masked: bool,
@@ -47,7 +51,7 @@ pub(crate) struct ListedCommand {
 
 impl ListedCommand {
     pub(super) fn new(listed: &ClaimSummary, tenant: &Tenant, reveal: Reveal) -> Self {
-        let ClaimSummary { key, status, fence, attempt, granted_ago, expires_in, .. } = listed;
+        let ClaimSummary { key, status, fence, attempt, granted_ago, expires_in, label } = listed;
         Self {
             operation: key.scope().to_owned(),
             key: reveal.show(key.name().to_owned()),
@@ -57,6 +61,7 @@ impl ListedCommand {
             fence: fence.0,
             begun_ms_ago: millis(*granted_ago),
             expires_in_ms: millis(*expires_in),
+            label: label.as_deref().map(str::to_owned),
             masked: reveal.is_masked(),
         }
     }

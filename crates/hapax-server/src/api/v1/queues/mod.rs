@@ -1,14 +1,20 @@
 //! `/v1/queues`: depths, and decisions about dead letters. As with `/v1/operator`, every action runs
 //! to completion and is audited.
 
+pub(crate) mod bulk;
+pub(crate) mod pause;
+pub(crate) mod reasons;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hapax::queue::{DeadLetter, DeadQuery, ItemId, QueueDepth, QueueItem, QueueName};
-use hapax::{StoreError, Tenant, millis};
+use hapax::{StoreError, Tenant, Timestamp, millis};
 use uuid::Uuid;
+
+pub(crate) use reasons::{DeadReasonBody, DeadReasons};
 
 use super::audit::{AuditSubject, AuditTrail, audited};
 use super::prelude::*;
@@ -77,6 +83,10 @@ pub(crate) struct DeadLetterBody {
     pub(crate) attempts: u32,
     /// Why the item became a dead letter.
     pub(crate) reason: String,
+    /// The reasons of its last failures, at most ten, oldest first; the last one is `reason`.
+    #[serde(default)]
+    #[schema(required)]
+    pub(crate) errors: Vec<String>,
     /// When the item became a dead letter (RFC 3339).
     pub(crate) at: String,
     /// The payload, if it was asked for and is UTF-8.
@@ -98,14 +108,14 @@ pub(crate) struct DeadLetterBody {
 
 impl DeadLetterBody {
     fn new(dead: &DeadLetter, reveal: Reveal) -> Self {
-        let at = UNIX_EPOCH + Duration::from_millis(dead.at.0);
         Self {
             id: dead.id.to_string(),
             topic: dead.topic.to_string(),
             key: dead.key.as_deref().and_then(|key| reveal.show(key.to_owned())),
             attempts: dead.attempts,
             reason: dead.reason.to_string(),
-            at: humantime::format_rfc3339_millis(at).to_string(),
+            errors: dead.errors.iter().map(ToString::to_string).collect(),
+            at: rfc3339(dead.at),
             payload: None,
             payload_base64: None,
             headers: None,
@@ -120,6 +130,10 @@ impl DeadLetterBody {
         }
         self.headers = Some(item.headers);
     }
+}
+
+fn rfc3339(at: Timestamp) -> String {
+    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(at.0)).to_string()
 }
 
 /// How many bytes of payloads one page shows; the rest is on the next page.
@@ -167,6 +181,7 @@ pub(crate) async fn depth(State(app): State<AppState>, request: ApiRequest) -> A
 #[utoipa::path(
     get, path = "/v1/queues/{queue}/dead", operation_id = "dead_letters", tag = "queues",
     params(
+        ("reason" = Option<String>, Query, description = "Only dead letters with this newest reason"),
         ("after" = Option<String>, Query, description = "The `next` of the page before"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
         ("payload" = Option<bool>, Query, description = "Whether payload and headers are shown; then a page ends after 1 MiB of payloads"),
@@ -176,8 +191,8 @@ pub(crate) async fn depth(State(app): State<AppState>, request: ApiRequest) -> A
 )]
 pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     audited(app.clone(), "dead", request, |request, trail| async move {
-        let [after, limit, payload, reveal] =
-            request.query_parameters(["after", "limit", "payload", "reveal"])?;
+        let [reason, after, limit, payload, reveal] =
+            request.query_parameters(["reason", "after", "limit", "payload", "reveal"])?;
         let reveal = request.reveal(&app, reveal)?;
         let with_payload = match payload {
             None | Some("false") => false,
@@ -193,7 +208,7 @@ pub(crate) async fn dead(State(app): State<AppState>, request: ApiRequest) -> Ap
         let subject = AuditSubject::of_queue("dead-letters", queue.as_str());
         trail.begin_reveal(reveal, subject).await?;
         // One item more than is shown tells whether there is a next page.
-        let query = DeadQuery::new(limit + 1).after(after);
+        let query = DeadQuery::new(limit + 1).after(after).reason(reason.map(Into::into));
         let dead = app.store.dead(&queue, Some(&request.tenant), &query);
         let (found, limit) = (app.call_store(dead).await?, limit as usize);
         let shown = found.iter().take(limit).map(|dead| DeadLetterBody::new(dead, reveal));
