@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::activity::{self, Activity};
 use hapax_core::claims::ClaimState;
 use hapax_core::command::{CommandError, RunningCommand, StoredResponse};
 use hapax_core::{StoreError, with_timeout};
@@ -174,6 +175,9 @@ impl ClaimGuard {
 
     fn record(&self, event: IdempotencyEvent) {
         self.config().record_event(event, &self.method);
+        if matches!(event, IdempotencyEvent::Kept | IdempotencyEvent::NotKept) {
+            activity::record(Activity::Settled(self.keyed.key()));
+        }
     }
 }
 

@@ -3,6 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::activity::{self, Activity, RequestActivity};
 use hapax_core::lock::OnStoreError;
 use hapax_core::{OnUnknown, Tenant, metric_names};
 use http::header::HeaderName;
@@ -34,6 +35,7 @@ type PathOf = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
 #[derive(Clone)]
 pub struct IdempotencyConfig {
     pub(crate) tenant: Tenant,
+    pub(crate) label: Option<Arc<str>>,
     pub(crate) scope: CallerScope,
     pub(crate) credential_headers: Vec<HeaderName>,
     pub(crate) methods: Vec<Method>,
@@ -59,6 +61,7 @@ impl Default for IdempotencyConfig {
     fn default() -> Self {
         Self {
             tenant: Tenant::default(),
+            label: None,
             scope: CallerScope::default(),
             credential_headers: DEFAULT_CREDENTIAL_HEADERS.map(HeaderName::from_static).to_vec(),
             methods: vec![Method::POST, Method::PATCH],
@@ -142,6 +145,14 @@ impl IdempotencyConfig {
         with_verdicts, verdicts: Verdicts;
     }
 
+    /// Labels the owner of claims, for operators: such as the name of this process
+    /// ([`Token::labelled`](hapax_core::Token::labelled)).
+    #[must_use]
+    pub fn with_label(mut self, label: impl AsRef<str>) -> Self {
+        self.label = Some(label.as_ref().into());
+        self
+    }
+
     /// The methods that take a key: POST and PATCH by default. Safe ones (GET, HEAD, OPTIONS,
     /// TRACE) never do.
     #[must_use]
@@ -213,6 +224,12 @@ impl IdempotencyConfig {
     }
 
     pub(crate) fn record_answer(&self, outcome: IdempotencyEvent, method: &Method, took: Duration) {
+        let result = match outcome {
+            IdempotencyEvent::Refused => RequestActivity::Refused,
+            // What the store answered, or did not, is recorded with the claim.
+            _ => RequestActivity::Answered,
+        };
+        activity::record(Activity::Request { tenant: &self.tenant, result, took });
         metrics::histogram!(metric_names::IDEMPOTENCY_LATENCY, "outcome" => outcome.as_str())
             .record(took);
         self.hooks.answered(outcome, method, took);

@@ -36,7 +36,9 @@ impl IdempotencyLayer {
     }
 
     fn with(store: Arc<dyn Claims>, config: IdempotencyConfig) -> Self {
-        let (commands, first_runs) = (Commands::new(store.clone()), FirstRuns::default());
+        // The layer may ask twice for one request, and records its activity itself.
+        let commands = Commands::new(store.clone()).without_activity();
+        let first_runs = FirstRuns::default();
         Self { shared: Arc::new(Shared { store, commands, config, first_runs }) }
     }
 

@@ -332,7 +332,7 @@ impl KeyedRequest {
     }
 
     pub(crate) fn new(config: &IdempotencyConfig, key: Key, parts: &Parts, body: &[u8]) -> Self {
-        let claim = ClaimRequest::new(config.lease)
+        let claim = ClaimRequest::labelled(config.lease, config.label.as_deref())
             .retention(config.retention)
             .fingerprint(Some(config.fingerprint.of_request(parts, body)))
             .on_unknown(config.on_unknown);

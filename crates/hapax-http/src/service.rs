@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax_core::activity::{self, Activity, ClaimActivity};
 use hapax_core::command::{Begun, CommandError, CommandState, CommandView};
 use hapax_core::lock::OnStoreError;
 use hapax_core::trace::{self, InTrace, TRACEPARENT, Traceparent};
@@ -276,8 +277,19 @@ where
         (IdempotencyEvent::Unprotected, response)
     }
 
+    /// Records what became of the claim.
     fn record(&self, event: IdempotencyEvent) {
         self.shared.config.record_event(event, self.request.method());
+        let answer = match event {
+            IdempotencyEvent::Started => ClaimActivity::FirstRun,
+            IdempotencyEvent::Replayed => ClaimActivity::Replayed,
+            IdempotencyEvent::Waited => ClaimActivity::Waited,
+            IdempotencyEvent::Conflict => ClaimActivity::InProgress,
+            IdempotencyEvent::Mismatch => ClaimActivity::Reused,
+            IdempotencyEvent::Unknown => ClaimActivity::Unknown,
+            _ => ClaimActivity::Failed,
+        };
+        activity::record(Activity::Claim { key: self.keyed.key(), answer, took: None });
     }
 }
 

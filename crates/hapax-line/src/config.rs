@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::lock::OnStoreError;
@@ -44,6 +45,11 @@ hapax_core::config! {
         on_store_error: OnStoreError = OnStoreError::Open,
         /// How often the queue is read without a hint.
         poll_interval: Duration = Duration::from_millis(500),
+        /// Whether operators can [pause](hapax_core::worker::pause) the queue, which costs one read of a record each second.
+        pausable: bool = true,
+        /// The label of the gateway's claims, for operators
+        /// ([`Token::labelled`](hapax_core::Token::labelled)).
+        label: Option<Arc<str>> = None,
         /// The longest that the gateway waits for events in hand when it stops.
         shutdown_timeout: Duration = Duration::from_secs(30),
     }

@@ -61,6 +61,9 @@ impl EventContext {
         }
         let Some(mark) = self.mark_reply().await else { return Err(SendError::AlreadyTried) };
         let sent = self.client.reply(token, messages).await;
+        if sent.is_ok() {
+            self.shared.record("replied");
+        }
         if matches!(sent, Err(SendError::NotNow | SendError::MessageCount(_))) {
             self.unmark_reply(mark).await;
         }
@@ -92,7 +95,11 @@ impl EventContext {
     ) -> Result<SendStatus, SendError> {
         self.check_may_send()?;
         let to = self.received.event.chat_id().ok_or(SendError::NotAllowed)?;
-        self.client.push(to, messages, ItemId::named(key).0).await
+        let sent = self.client.push(to, messages, ItemId::named(key).0).await;
+        if sent == Ok(SendStatus::Accepted) {
+            self.shared.record("pushed");
+        }
+        sent
     }
 
     /// Replies, or pushes where there is no usable reply token; never both.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hapax_core::queue::{ItemId, ItemOutcome, Resolved};
 use hapax_core::worker::{LeasedBatch, OutcomeWriter, QueueLeaser, TargetHealth, WriteReport};
-use hapax_core::{Queue, metric_names};
+use hapax_core::{Queue, Records, metric_names};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -26,6 +26,7 @@ use crate::{DeliveryError, RelayConfig, Sink};
 /// effect happen once.
 pub struct Relay {
     queue: Arc<dyn Queue>,
+    pauses: Option<Arc<dyn Records>>,
     context: Arc<RelayContext>,
 }
 
@@ -46,7 +47,16 @@ impl Relay {
     pub fn with(queue: Arc<dyn Queue>, sink: Arc<dyn Sink>, config: RelayConfig) -> Self {
         let RelayConfig { send_timeout, backoff, .. } = config;
         let gate = SinkGate::new(sink.name(), sink.max_in_flight(), send_timeout, backoff);
-        Self { queue, context: Arc::new(RelayContext { sink, config, gate }) }
+        let context = Arc::new(RelayContext { sink, config, gate });
+        Self { queue, pauses: None, context }
+    }
+
+    /// Leases no rows while an operator has [paused](hapax_core::worker::pause) the queue in this store; rows in flight
+    /// are sent. Costs one read of a record each second.
+    #[must_use]
+    pub fn pausable(mut self, store: Arc<dyn Records>) -> Self {
+        self.pauses = Some(store);
+        self
     }
 
     /// The health of the sink, to be read and waited for.
@@ -58,7 +68,7 @@ impl Relay {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let (context, mut batches) = (self.context, JoinSet::new());
         context.gate.start_metrics();
-        let supply = Supply::new(self.queue, &context.config);
+        let supply = Supply::new(self.queue, self.pauses, &context.config);
         context.work(supply, &mut batches, pin!(stop)).await;
         context.gate.close();
         let finished = async { while batches.join_next().await.is_some() {} };
@@ -178,8 +188,11 @@ struct Supply {
 }
 
 impl Supply {
-    fn new(queue: Arc<dyn Queue>, config: &RelayConfig) -> Self {
-        let leaser = QueueLeaser::new(queue, config.queue.clone(), config.lease);
+    fn new(queue: Arc<dyn Queue>, pauses: Option<Arc<dyn Records>>, config: &RelayConfig) -> Self {
+        let mut leaser = QueueLeaser::new(queue, config.queue.clone(), config.lease);
+        if let Some(store) = pauses {
+            leaser = leaser.pausable(store);
+        }
         Self {
             leaser: leaser.store_timeout(config.store_timeout),
             batch_size: BatchSize::new(config.max_batch),

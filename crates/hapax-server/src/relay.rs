@@ -22,14 +22,21 @@ pub(crate) async fn run(flags: SettingFlags<RelaySettings>) -> anyhow::Result<Ex
     let sources = SettingSources::gather(flags)?;
     let settings = RelaySettings::read(&sources)?;
     let (from, to) = ends(&settings)?;
-    let daemon = Daemon::boot(&sources, daemon_settings(&settings, from)).await?;
+    let mut daemon = Daemon::boot(&sources, daemon_settings(&settings, from)).await?;
     let bus_store = match &settings.bus_store {
         Some(url) => open_store(url, settings.store_timeout, None)?,
         None => daemon.store.clone(),
     };
     let sink = open_sink(to, &settings, bus_store).context("--to")?;
+    let sink_name = sink.name();
     let relay = Relay::with(daemon.store.clone(), sink, relay_config(&settings));
+    let relay = relay.pausable(daemon.store.clone());
     let sink = relay.health();
+    let reporter = daemon.reporter.take();
+    if let Some(reporter) = &reporter {
+        let queue = settings.queue.as_str();
+        reporter.status().follow_target(sink_name, Some(queue), sink.clone());
+    }
     daemon.readiness.require("sink", move || match &*sink.borrow() {
         TargetHealth::Up => None,
         TargetHealth::Down(reason) => Some(reason.clone().into_owned()),
@@ -38,6 +45,9 @@ pub(crate) async fn run(flags: SettingFlags<RelaySettings>) -> anyhow::Result<Ex
     let admin = daemon.serve_admin(settings.admin.as_ref(), queues).await?;
     print(&settings, from, to, admin);
     relay.run(daemon.stopped()).await;
+    if let Some(reporter) = reporter {
+        reporter.stop().await;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -50,6 +60,9 @@ fn daemon_settings<'a>(settings: &'a RelaySettings, from: &'a SecretUrl) -> Daem
         redis_verbatim: None,
         accept_risk: &settings.accept_risk,
         gauge_interval: settings.gauge_interval.0,
+        edge: "relay",
+        node: settings.node.as_ref(),
+        report_interval: settings.report_interval.0,
         sweep_interval: settings.sweep_interval,
         listen: None,
         timeouts: IoTimeouts { header: settings.send_timeout, idle: settings.send_timeout },

@@ -12,11 +12,11 @@ pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<Ex
     let sources = SettingSources::gather(flags)?;
     let settings = ServeSettings::read(&sources)?;
     let redis_verbatim = Some(settings.redis_verbatim.0.clone());
-    let boot = DaemonSettings { redis_verbatim, ..daemon_settings!(settings) };
+    let boot = DaemonSettings { redis_verbatim, ..daemon_settings!(settings, "api") };
     let daemon = Daemon::boot(&sources, boot).await?;
     let access = AccessPolicy::new(&settings.tokens);
     let (store, metrics) = (daemon.store.clone(), daemon.metrics.clone());
-    let node = api::random_node_name("serve");
+    let node = daemon.node.clone();
     let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone(), node);
     let _ = app.address.set(daemon.address()?);
     print(&app, &sources);

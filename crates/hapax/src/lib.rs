@@ -49,6 +49,7 @@
 //! not.
 
 mod open;
+mod report;
 mod sweeper;
 
 /// Compiles the Rust example of the README.
@@ -57,6 +58,7 @@ mod sweeper;
 mod readme {}
 
 pub use open::{StoreConfig, migration_sql, open};
+pub use report::report_activity;
 pub use sweeper::{sweep, sweep_forever};
 
 #[cfg(feature = "bus")]

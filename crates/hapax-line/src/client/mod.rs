@@ -6,10 +6,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::activity::MessageQuota;
 use hapax_core::metric_names;
-use hapax_http_client::{HttpClient, post};
+use hapax_http_client::{HttpClient, get, post};
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, HeaderValue};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
@@ -140,6 +143,34 @@ impl LineClient {
         let body = json!({ "chatId": user, "loadingSeconds": round_up_seconds(seconds) });
         let call = self.call("loading", "/v2/bot/chat/loading/start", &body);
         count_sent("loading", call.send_once().await).map(|_| ())
+    }
+
+    /// How many messages the channel may send in this month, and has sent. Asked once, and not counted as a call.
+    pub async fn quota(&self) -> Result<MessageQuota, SendError> {
+        #[derive(Deserialize)]
+        struct MonthlyLimit {
+            /// Missing where there is no limit.
+            value: Option<u64>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Consumption {
+            total_usage: u64,
+        }
+        let limit: MonthlyLimit = self.get("/v2/bot/message/quota").await?;
+        let used: Consumption = self.get("/v2/bot/message/quota/consumption").await?;
+        Ok(MessageQuota { limit: limit.value, used: used.total_usage })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, SendError> {
+        let mut request = get(self.uri(path));
+        request.headers_mut().insert(AUTHORIZATION, self.authorization.clone());
+        let answer = self.http.call(request, self.timeout).await;
+        let answer = answer.map_err(|_| SendError::NotNow)?;
+        if !answer.status.is_success() {
+            return Err(SendError::Refused(answer.status.as_u16()));
+        }
+        answer.json().map_err(|_| SendError::NotNow)
     }
 
     fn call(&self, what: &'static str, path: &str, body: &Value) -> ApiCall<'_> {

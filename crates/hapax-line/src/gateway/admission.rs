@@ -11,11 +11,11 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::local_state::LocalProgress;
-use super::{GatewayShared, ReceivedEvent, SharedTimeout, count_event};
+use super::{GatewayShared, ReceivedEvent, SharedTimeout};
 use crate::{GatewayConfig, LockRule};
 
 /// Events are commands of this operation, so that operators see those with an unknown outcome.
-const OPERATION: &str = "line";
+pub(super) const OPERATION: &str = "line";
 /// When to look again at an event that this process is handling already.
 const IN_HAND_RETRY: Duration = Duration::from_secs(1);
 /// How long a retried event waits for its user's lock before it goes back to the queue: longer than the
@@ -100,8 +100,11 @@ pub(super) struct Admission {
 impl Admission {
     pub(super) fn new(shared: Arc<GatewayShared>) -> Self {
         let (claims, tenant): (Arc<dyn Claims>, _) = (shared.store.clone(), &shared.config.tenant);
-        let commands = Commands::new(claims.clone()).tenant(tenant.clone());
-        let locks = Locks::new(claims).tenant(tenant.clone());
+        let mut commands = Commands::new(claims.clone()).tenant(tenant.clone());
+        let mut locks = Locks::new(claims).tenant(tenant.clone());
+        if let Some(label) = &shared.config.label {
+            (commands, locks) = (commands.label(label), locks.label(label));
+        }
         Self { commands, locks, shared }
     }
 
@@ -133,7 +136,7 @@ impl Admission {
             },
             Some(Err(_)) | None => match self.shared.config.on_store_error {
                 OnStoreError::Open => {
-                    count_event(event.kind(), "unprotected");
+                    self.shared.count_event(event.kind(), "unprotected");
                     self.shared.local.continue_unprotected(event.id);
                     AdmissionDecision::Execute(Permit::default())
                 }

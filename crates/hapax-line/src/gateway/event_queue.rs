@@ -5,10 +5,11 @@ use std::sync::Arc;
 use hapax_core::queue::{Enqueued, ItemId, LeasedItem, QueueItem, QueueName};
 use hapax_core::trace::{self, TRACEPARENT, Traceparent};
 use hapax_core::worker::QueueLeaser;
-use hapax_core::{Fingerprint, StoreError, deadline_after, with_timeout};
+use hapax_core::{Fingerprint, Key, Operation, StoreError, Tenant, deadline_after, with_timeout};
 use tokio::time::Instant;
 
 use super::GatewayShared;
+use super::admission::OPERATION;
 use crate::{EventKind, GatewayConfig, LineEvent, LockRule, WebhookBody};
 
 /// The queue header that carries the correlation id.
@@ -54,6 +55,12 @@ impl ReceivedEvent {
                 config.reply_window.saturating_sub(row.age),
             ),
         })
+    }
+
+    /// The key of the command that records that the event was begun and done.
+    pub(super) fn command_key(&self, tenant: &Tenant) -> Key {
+        Key::command(tenant, Operation(OPERATION), &self.id.to_string())
+            .expect("a UUID is a valid name")
     }
 
     fn to_item(&self, config: &GatewayConfig) -> QueueItem {
@@ -104,10 +111,11 @@ impl GatewayShared {
 
     /// A leaser of each queue, the oldest first: nothing is added to that one, so it runs empty.
     pub(super) fn leasers(&self) -> Vec<QueueLeaser> {
-        let GatewayConfig { lease, store_timeout, .. } = &self.config;
+        let GatewayConfig { lease, store_timeout, pausable, .. } = &self.config;
         let leaser = |queue: &QueueName| {
-            QueueLeaser::new(self.store.clone(), queue.clone(), *lease)
-                .store_timeout(*store_timeout)
+            let leaser = QueueLeaser::new(self.store.clone(), queue.clone(), *lease)
+                .store_timeout(*store_timeout);
+            if *pausable { leaser.pausable(self.store.clone()) } else { leaser }
         };
         self.queues.iter().rev().map(leaser).collect()
     }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::admission::{Admission, AdmissionDecision, Permit, attempt_number};
-use super::{GatewayShared, ReceivedEvent, SharedTimeout, count_handled};
+use super::{GatewayShared, ReceivedEvent, SharedTimeout};
 use crate::handler::FailureKind;
 use crate::{
     EventContext, EventHandlerError, EventKind, LineClient, LineEventHandler, LineMessage,
@@ -51,7 +51,7 @@ impl Execution {
                 self.tell_to_wait(event, running, store_timeout).await
             }
             AdmissionDecision::Duplicate => {
-                count_handled(event.kind(), "duplicate");
+                self.shared.count_handled(event.kind(), "duplicate");
                 self.ack()
             }
             AdmissionDecision::RetryLater(after) => retry(after, false),
@@ -89,7 +89,7 @@ impl Execution {
         }
         match result {
             Ok(()) => {
-                count_handled(event.kind(), "done");
+                self.shared.count_handled(event.kind(), "done");
                 self.mark_handled(event, running).await;
                 self.ack()
             }
@@ -170,7 +170,7 @@ impl Execution {
         running: RunningCommand,
         store_timeout: Arc<SharedTimeout>,
     ) -> ItemOutcome {
-        count_handled(event.kind(), "busy");
+        self.shared.count_handled(event.kind(), "busy");
         // In a group most lines are not for the bot, and a busy text would answer them.
         let is_for_bot = event.event.is_one_to_one()
             || event.event.mentions_bot()
@@ -229,13 +229,14 @@ impl Execution {
         self.mark_failed(running, &error).await;
         let may_retry = error.may_retry(self.shared.config.on_unknown);
         if let Some(after) = bot_fails_for.filter(|_| may_retry) {
-            count_handled(event.kind(), "away");
+            self.shared.count_handled(event.kind(), "away");
             return hand_back(after, &error.reason);
         }
         if !may_retry || attempt >= self.shared.config.max_attempts {
             return self.bury(event, &error.reason);
         }
-        count_handled(event.kind(), if error.is_unknown() { "unknown" } else { "failed" });
+        self.shared
+            .count_handled(event.kind(), if error.is_unknown() { "unknown" } else { "failed" });
         let after = self.shared.config.backoff.after(attempt);
         ItemOutcome::Retry {
             after,
@@ -251,7 +252,7 @@ impl Execution {
     }
 
     fn bury(&self, event: &ReceivedEvent, reason: &str) -> ItemOutcome {
-        count_handled(event.kind(), "dead");
+        self.shared.count_handled(event.kind(), "dead");
         tracing::error!(id = %event.id, reason, "an event is a dead letter");
         // A dead letter blocks no later event of its source.
         ItemOutcome::Bury { reason: reason.into(), blocks: false }

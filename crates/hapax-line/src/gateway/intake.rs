@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax_core::activity::{self, Activity, ClaimActivity};
 use hapax_core::lock::OnStoreError;
 use hapax_core::metric_names;
 use hapax_core::queue::Enqueued;
 use tokio::time::Instant;
 
 use super::unprotected::UnprotectedExecution;
-use super::{GatewayShared, ReceivedEvent, WebhookStatus, count_event};
+use super::{GatewayShared, ReceivedEvent, WebhookStatus};
 use crate::{ChannelSecrets, EventKind, WebhookBody};
 
 /// Receives webhooks.
@@ -29,7 +30,8 @@ impl Intake {
         let Ok(webhook) = WebhookBody::parse(body) else { return WebhookStatus::Malformed };
         if webhook.malformed > 0 {
             tracing::warn!(events = webhook.malformed, "events of a webhook are no JSON objects");
-            (0..webhook.malformed).for_each(|_| count_event(EventKind::OTHER, "malformed"));
+            (0..webhook.malformed)
+                .for_each(|_| self.shared.count_event(EventKind::OTHER, "malformed"));
         }
         if webhook.events.is_empty() {
             return WebhookStatus::Accepted;
@@ -62,7 +64,12 @@ impl Intake {
             Enqueued::Accepted => "accepted",
             Enqueued::Duplicate => "duplicate",
         };
-        count_event(event.kind(), result);
+        self.shared.count_event(event.kind(), result);
+        if answer == Enqueued::Duplicate {
+            let key = event.command_key(&self.shared.config.tenant);
+            let (answer, took) = (ClaimActivity::Replayed, None);
+            activity::record(Activity::Claim { key: &key, answer, took });
+        }
         let _entered = event.span().entered();
         tracing::debug!(event_type = %event.kind(), "{result}");
         if answer == Enqueued::Accepted {
@@ -79,7 +86,7 @@ impl Intake {
             OnStoreError::Closed => None,
         };
         let Some(mut slots) = slots else {
-            events.iter().for_each(|event| count_event(event.kind(), "refused"));
+            events.iter().for_each(|event| self.shared.count_event(event.kind(), "refused"));
             return WebhookStatus::Unavailable;
         };
         for event in events {

@@ -26,12 +26,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax_core::activity::{self, Activity, MessageQuota};
 use hapax_core::queue::QueueName;
 use hapax_core::worker::{CircuitBreaker, TargetHealth};
 use hapax_core::{Store, metric_names};
 use metrics::{counter, gauge, histogram};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::admission::Admission;
 pub(crate) use self::event_queue::ReceivedEvent;
@@ -51,6 +52,9 @@ const STORED_EVENT_RETENTION: Duration = Duration::from_secs(2);
 /// answers within the reply window.
 const MAX_TRIAL_PAUSE: Duration = Duration::from_secs(5);
 
+/// How often LINE is asked how many messages the channel may still send.
+const QUOTA_INTERVAL: Duration = Duration::from_secs(600);
+
 /// Receives webhooks and passes their events to a [`LineEventHandler`].
 ///
 /// Any number of gateways may share a store. [`Gateway::receive`] answers as soon as the events are
@@ -61,6 +65,7 @@ pub struct Gateway {
     worker: Arc<EventWorker>,
     unprotected: Arc<UnprotectedExecution>,
     shared: Arc<GatewayShared>,
+    client: LineClient,
 }
 
 /// The state that all parts of a gateway share.
@@ -77,11 +82,33 @@ pub(crate) struct GatewayShared {
     stopping: AtomicBool,
     /// Wakes this process's worker without the store.
     stored: Notify,
+    /// How many messages the channel may send; `None` before LINE has told.
+    quota: watch::Sender<Option<MessageQuota>>,
 }
 
 impl GatewayShared {
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn count_event(&self, kind: EventKind, result: &'static str) {
+        counter!(metric_names::LINE_EVENTS, "event_type" => kind.as_str(), "result" => result)
+            .increment(1);
+        self.record(result);
+    }
+
+    fn count_handled(&self, kind: EventKind, result: &'static str) {
+        counter!(metric_names::LINE_HANDLED, "event_type" => kind.as_str(), "result" => result)
+            .increment(1);
+        // An event that is recognised only when it is handled was counted when it came.
+        if result != "duplicate" {
+            self.record(result);
+        }
+    }
+
+    /// Records as activity what happened to an event or a message.
+    pub(crate) fn record(&self, what: &'static str) {
+        activity::record(Activity::Line { tenant: &self.config.tenant, what });
     }
 }
 
@@ -129,13 +156,18 @@ impl Gateway {
             slots: HandlingSlots(Arc::new(Semaphore::new(config.max_in_flight))),
             stopping: AtomicBool::new(false),
             stored: Notify::new(),
+            quota: watch::Sender::new(None),
             queues: config.queue.clone().map_or_else(|| secrets.queues(), |queue| vec![queue]),
             store,
             config,
         });
         let admission = Arc::new(Admission::new(shared.clone()));
-        let execution =
-            Execution { handler, client, admission: admission.clone(), shared: shared.clone() };
+        let execution = Execution {
+            handler,
+            client: client.clone(),
+            admission: admission.clone(),
+            shared: shared.clone(),
+        };
         let execution = Arc::new(execution);
         let unprotected = Arc::new(UnprotectedExecution {
             admission: admission.clone(),
@@ -149,7 +181,7 @@ impl Gateway {
             unprotected: unprotected.clone(),
             shared: shared.clone(),
         };
-        Self { intake: Arc::new(intake), worker: Arc::new(worker), unprotected, shared }
+        Self { intake: Arc::new(intake), worker: Arc::new(worker), unprotected, shared, client }
     }
 
     /// The queue that stores this channel's events until they are handled.
@@ -161,6 +193,11 @@ impl Gateway {
     /// and one event tries from time to time.
     pub fn health(&self) -> watch::Receiver<TargetHealth> {
         self.shared.breaker.health()
+    }
+
+    /// How many messages the channel may send in this month, and has sent; read every ten minutes. `None` before LINE has told.
+    pub fn quota(&self) -> watch::Receiver<Option<MessageQuota>> {
+        self.shared.quota.subscribe()
     }
 
     /// Receives a webhook: the value of `X-Line-Signature`, and the raw body. Answers within
@@ -187,6 +224,7 @@ impl Gateway {
         tokio::select! {
             () = self.worker.run(stop) => {}
             () = self.unprotected.report_handled_forever() => {}
+            () = self.read_quota_forever() => {}
         }
         let GatewayShared { config, slots, stopping, .. } = &*self.shared;
         stopping.store(true, Ordering::Relaxed);
@@ -196,6 +234,19 @@ impl Gateway {
         }
         slots.0.close();
         let _ = timeout(config.store_timeout, self.unprotected.report_handled()).await;
+    }
+}
+
+impl Gateway {
+    /// Best effort: the quota is only shown.
+    async fn read_quota_forever(&self) {
+        loop {
+            match self.client.quota().await {
+                Ok(quota) => drop(self.shared.quota.send_replace(Some(quota))),
+                Err(error) => tracing::debug!("LINE's quota was not read: {error}"),
+            }
+            sleep(QUOTA_INTERVAL).await;
+        }
     }
 }
 
@@ -241,14 +292,4 @@ fn report_health(health: &TargetHealth) {
 fn set_up_gauge(health: &TargetHealth) {
     let is_up = *health == TargetHealth::Up;
     gauge!(metric_names::LINE_BOT_UP).set(f64::from(u8::from(is_up)));
-}
-
-fn count_event(kind: EventKind, result: &'static str) {
-    counter!(metric_names::LINE_EVENTS, "event_type" => kind.as_str(), "result" => result)
-        .increment(1);
-}
-
-fn count_handled(kind: EventKind, result: &'static str) {
-    counter!(metric_names::LINE_HANDLED, "event_type" => kind.as_str(), "result" => result)
-        .increment(1);
 }

@@ -13,9 +13,7 @@ use tracing::Instrument;
 use super::admission::Admission;
 use super::execution::{Execution, handled_mark};
 use super::local_state::SourceTurn;
-use super::{
-    GatewayShared, HandlingSlot, ReceivedEvent, SharedTimeout, count_event, count_handled,
-};
+use super::{GatewayShared, HandlingSlot, ReceivedEvent, SharedTimeout};
 use crate::{EventContext, EventHandlerError};
 
 /// Executes events without the store.
@@ -35,9 +33,9 @@ impl UnprotectedExecution {
         store_took: Duration,
     ) {
         if !self.shared.local.begin_unprotected(event.id) {
-            return count_event(event.kind(), "duplicate");
+            return self.shared.count_event(event.kind(), "duplicate");
         }
-        count_event(event.kind(), "unprotected");
+        self.shared.count_event(event.kind(), "unprotected");
         // Here and not in the task, so that events of one source have their order.
         let mut turn = self.enter_source(&event);
         let (this, span) = (self.clone(), event.span());
@@ -84,7 +82,7 @@ impl UnprotectedExecution {
             Some(Ok(Started::Running(running))) => Some(running),
             // The event was handled, or another process is handling it.
             Some(Ok(Started::Answered(_))) => {
-                count_handled(event.kind(), "duplicate");
+                self.shared.count_handled(event.kind(), "duplicate");
                 self.shared.local.end_unprotected(event.id);
                 return None;
             }
@@ -93,13 +91,13 @@ impl UnprotectedExecution {
         let work = self.run_handler_with_retries(event, running.as_ref(), store_timeout, turn);
         match work.await {
             Ok(()) => {
-                count_handled(event.kind(), "done");
+                self.shared.count_handled(event.kind(), "done");
                 self.execution.mark_handled(event, running).await;
                 None
             }
             Err((error, Some(wait))) => {
                 self.execution.mark_failed(running, &error).await;
-                count_handled(event.kind(), "away");
+                self.shared.count_handled(event.kind(), "away");
                 Some(wait)
             }
             Err((error, None)) => {
@@ -145,7 +143,7 @@ impl UnprotectedExecution {
             if !may_retry || bot_fails_for.is_some() || attempt >= self.shared.config.max_attempts {
                 return Err((error, bot_fails_for));
             }
-            count_handled(event.kind(), "failed");
+            self.shared.count_handled(event.kind(), "failed");
             // Later events of the source pass meanwhile.
             *turn = None;
             sleep(self.shared.config.backoff.after(attempt)).await;
@@ -160,7 +158,7 @@ impl UnprotectedExecution {
         let must_not_retry =
             error.is_unknown() && self.shared.config.on_unknown == OnUnknown::Refuse;
         if !must_not_retry && self.enqueue(event).await {
-            return count_handled(event.kind(), "failed");
+            return self.shared.count_handled(event.kind(), "failed");
         }
         self.give_up(event, &error.reason);
     }
@@ -175,7 +173,7 @@ impl UnprotectedExecution {
     }
 
     fn give_up(&self, event: &ReceivedEvent, reason: &str) {
-        count_handled(event.kind(), "dead");
+        self.shared.count_handled(event.kind(), "dead");
         tracing::error!(reason, "an event is given up, and nowhere stored");
     }
 

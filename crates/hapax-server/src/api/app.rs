@@ -35,7 +35,8 @@ pub(crate) struct AppStateInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) access: AccessPolicy,
     pub(crate) sessions: ConsoleSessions,
-    /// The name that tells this process from others on the same store.
+    /// The name that tells this process from others on the same store; the label of claims whose caller
+    /// gives none.
     pub(crate) node: Arc<str>,
     pub(crate) audit: AuditLog,
     /// The doctor's findings, for the overview.
@@ -190,9 +191,4 @@ fn bus(settings: &ServeSettings, store: Arc<dyn Store>) -> EventBus {
         .max_event_bytes(settings.body_limit)
         .poll_interval(settings.event_poll);
     EventBus::with_frames(store, config)
-}
-
-/// A name for a node that has none in the settings.
-pub(crate) fn random_node_name(edge: &str) -> Arc<str> {
-    format!("{edge}-{}", &hapax::Token::random().as_str()[..8]).into()
 }

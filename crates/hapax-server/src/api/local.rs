@@ -7,13 +7,13 @@ use axum::Router;
 use axum::extract::{MatchedPath, Request};
 use axum::http::Uri;
 use axum::routing::{MethodRouter, any};
+use hapax::activity::random_node_name;
 use hapax::queue::QueueName;
 use hapax::{Store, Tenant};
 use metrics_exporter_prometheus::PrometheusHandle;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tower::ServiceExt;
 
-use super::app::random_node_name;
 use super::{AccessPolicy, AppState, router};
 use crate::daemon::{Daemon, Readiness};
 use crate::settings::{CommandSettings, ServeSettings, SettingSources};
@@ -26,7 +26,7 @@ pub(crate) fn router_for_store(
 ) -> anyhow::Result<Router> {
     let settings = ServeSettings::read(&SettingSources::defaults()?)?;
     let access = AccessPolicy::LocalOnly(tenant);
-    let (readiness, node) = (Readiness::default(), random_node_name("local"));
+    let (readiness, node) = (Readiness::default(), random_node_name("local").into());
     Ok(router(&AppState::new(settings, access, store, metrics, readiness, node)))
 }
 

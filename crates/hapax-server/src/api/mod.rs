@@ -10,7 +10,7 @@ mod router;
 pub(crate) mod sse;
 mod v1;
 
-pub(crate) use app::{AppState, random_node_name};
+pub(crate) use app::AppState;
 pub(crate) use local::{LocalApi, router_for_store};
 pub(crate) use request::auth::AccessPolicy;
 pub(crate) use router::router;

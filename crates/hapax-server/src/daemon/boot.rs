@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hapax::Store;
+use hapax::activity::{self, ActivityReporter};
 use metrics_exporter_prometheus::PrometheusHandle;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -16,9 +17,10 @@ use tokio_rustls::TlsAcceptor;
 use super::io_timeouts::IoTimeouts;
 use super::listener::{HttpServer, RequestHandler, StopSignals, bind};
 use super::readiness::Readiness;
-use super::{logging, metrics, store_gauges};
+use super::{logging, metrics, reporting, store_gauges};
 use crate::settings::{
-    CheckNames, CommandSettings, ListenAddress, LogFormat, LogLevel, SecretUrl, SettingSources,
+    CheckNames, CommandSettings, ListenAddress, LogFormat, LogLevel, NodeName, SecretUrl,
+    SettingSources,
 };
 
 /// The settings that every daemon needs to start.
@@ -33,6 +35,12 @@ pub(crate) struct DaemonSettings<'a> {
     pub(crate) accept_risk: &'a CheckNames,
     /// How often the store is counted for the metrics; zero for never.
     pub(crate) gauge_interval: Duration,
+    /// What the process is on the console: `api`, `proxy`, `relay` or `line`.
+    pub(crate) edge: &'static str,
+    /// The name of the process; random without one.
+    pub(crate) node: Option<&'a NodeName>,
+    /// How often activity is reported; zero for never.
+    pub(crate) report_interval: Duration,
     pub(crate) sweep_interval: Duration,
     /// The address of the main listener, where the daemon has one.
     pub(crate) listen: Option<&'a ListenAddress>,
@@ -42,7 +50,7 @@ pub(crate) struct DaemonSettings<'a> {
 
 /// Collects the settings of a daemon with a listener: their fields have the same names everywhere.
 macro_rules! daemon_settings {
-    ($settings:expr) => {
+    ($settings:expr, $edge:literal) => {
         $crate::daemon::DaemonSettings {
             log: $settings.log,
             log_level: $settings.log_level,
@@ -51,6 +59,9 @@ macro_rules! daemon_settings {
             redis_verbatim: None,
             accept_risk: &$settings.accept_risk,
             gauge_interval: $settings.gauge_interval.0,
+            edge: $edge,
+            node: $settings.node.as_ref(),
+            report_interval: $settings.report_interval.0,
             sweep_interval: $settings.sweep_interval,
             listen: Some(&$settings.listen),
             timeouts: $crate::daemon::IoTimeouts {
@@ -69,6 +80,10 @@ pub(crate) struct Daemon {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) readiness: Readiness,
     pub(crate) metrics: PrometheusHandle,
+    /// The name of this process.
+    pub(crate) node: Arc<str>,
+    /// Reports the activity of this process; `None` where that is turned off.
+    pub(crate) reporter: Option<ActivityReporter>,
     pub(super) timeouts: IoTimeouts,
     max_connections: usize,
     listener: Option<TcpListener>,
@@ -91,15 +106,30 @@ impl Daemon {
             None => None,
         };
         let metrics = metrics::start()?;
-        let verbatim = settings.redis_verbatim;
+        let verbatim = settings.redis_verbatim.clone();
         let store = open_store(settings.store, settings.store_timeout, verbatim)?;
         let readiness = Readiness::default();
         let accepted = settings.accept_risk.0.clone();
         readiness.watch(&store, settings.store_timeout, accepted, &metrics).await?;
         store_gauges::spawn(store.clone(), readiness.clone(), settings.gauge_interval);
         hapax::sweep_forever(store.clone(), settings.sweep_interval);
+        let node = match settings.node {
+            Some(NodeName(name)) => name.clone(),
+            None => activity::random_node_name(command_of(settings.edge)),
+        };
+        let reporter = reporting::start(&store, &readiness, &settings, &node)?;
         let (timeouts, max_connections) = (settings.timeouts, settings.max_connections);
-        Ok(Self { store, readiness, metrics, timeouts, max_connections, listener, signals })
+        Ok(Self {
+            store,
+            readiness,
+            metrics,
+            node: node.into(),
+            reporter,
+            timeouts,
+            max_connections,
+            listener,
+            signals,
+        })
     }
 
     pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
@@ -115,7 +145,8 @@ impl Daemon {
         shutdown_timeout: Duration,
         stop: impl AsyncFnOnce(),
     ) -> anyhow::Result<()> {
-        let listener = self.listener.context("the daemon has no listener")?;
+        let (listener, reporter) = (self.listener, self.reporter);
+        let listener = listener.context("the daemon has no listener")?;
         let server = HttpServer::new(handler, tls, self.timeouts, self.max_connections);
         let readiness = self.readiness;
         let stop = async || {
@@ -123,6 +154,9 @@ impl Daemon {
             stop().await;
         };
         server.run(listener, self.signals, shutdown_timeout, stop).await;
+        if let Some(reporter) = reporter {
+            reporter.stop().await;
+        }
         Ok(())
     }
 
@@ -131,6 +165,11 @@ impl Daemon {
         self.signals.next().await;
         self.readiness.stop();
     }
+}
+
+/// The command of an edge.
+fn command_of(edge: &'static str) -> &'static str {
+    if edge == "api" { "serve" } else { edge }
 }
 
 /// The keys that the seeds' programs share with hapax on Redis; the default of `redis.verbatim`.

@@ -9,7 +9,9 @@ use axum::extract::{MatchedPath, Request};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use hapax::Tenant;
+use hapax::activity::{self, Activity, RequestActivity};
 use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use tokio::time::Instant;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::metrics::RequestMetrics;
@@ -30,9 +32,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("hapax-request-id");
 
 async fn log_request(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let is_recorded = route.is_some_and(is_recorded);
     let mut metrics = RequestMetrics::new(request.method(), route.unwrap_or("unmatched").into());
     let id = random_id();
     (metrics.id, metrics.tenant) = (Some(id.clone()), Some("-".into()));
+    let begun = Instant::now();
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -42,9 +46,20 @@ async fn log_request(request: Request, next: Next) -> Response {
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Some(tenant) = response.extensions_mut().remove::<Tenant>() {
         metrics.tenant = Some(tenant.as_str().into());
+        if is_recorded {
+            let result = RequestActivity::of_status(response.status().as_u16());
+            let (tenant, took) = (&tenant, begun.elapsed());
+            activity::record(Activity::Request { tenant, result, took });
+        }
     }
     metrics.status = response.status().as_u16();
     response
+}
+
+/// Whether requests of a route are activity of their tenant. Operators' requests are not: a console that is open would
+/// otherwise be activity, and would be told of it.
+fn is_recorded(route: &str) -> bool {
+    !["/v1/operator", "/v1/queues", "/v1/session"].iter().any(|of| route.starts_with(of))
 }
 
 fn random_id() -> String {

@@ -18,6 +18,7 @@ pub(crate) mod logging;
 mod metrics;
 mod open_connections;
 mod readiness;
+mod reporting;
 mod store_gauges;
 mod takeover;
 

@@ -36,13 +36,16 @@ pub(crate) struct Readiness {
     components: Arc<Mutex<Vec<ComponentCheck>>>,
     /// The checks that refuse the store, and that the operator accepts.
     accepted_risks: Arc<Mutex<Vec<&'static str>>>,
+    /// How many checks of the store found something wrong.
+    findings: Arc<watch::Sender<u64>>,
 }
 
 impl Default for Readiness {
     fn default() -> Self {
         let state = ReadinessState::Down("the store was not asked yet");
         let state = Arc::new(watch::Sender::new(state));
-        Self { state, components: Arc::default(), accepted_risks: Arc::default() }
+        let findings = Arc::new(watch::Sender::new(0));
+        Self { state, components: Arc::default(), accepted_risks: Arc::default(), findings }
     }
 }
 
@@ -79,6 +82,11 @@ impl Readiness {
         self.accepted_risks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// How many checks of the store found something wrong.
+    pub(crate) fn findings(&self) -> watch::Receiver<u64> {
+        self.findings.subscribe()
+    }
+
     /// Marks the process as shutting down, for good.
     pub(crate) fn stop(&self) {
         self.state.send_replace(ReadinessState::Stopping);
@@ -107,9 +115,9 @@ impl Readiness {
         // Stores keep their own timeout; this one is for those that do not.
         let timeout = store_timeout * 2;
         let accepted_risks = self.accepted_risks.clone();
-        let store = store.clone();
+        let (store, counted) = (store.clone(), self.findings.clone());
         let mut examiner =
-            StoreExaminer { store, timeout, accepted, accepted_risks, examined: false };
+            StoreExaminer { store, timeout, accepted, accepted_risks, counted, examined: false };
         match examiner.examine().await {
             Ok(None) => self.set(ReadinessState::Ready),
             Ok(Some(reason)) => bail!("{reason}"),
@@ -166,6 +174,8 @@ struct StoreExaminer {
     /// The checks whose refusal the operator accepts.
     accepted: Vec<String>,
     accepted_risks: Arc<Mutex<Vec<&'static str>>>,
+    /// How many checks found something wrong.
+    counted: Arc<watch::Sender<u64>>,
     examined: bool,
 }
 
@@ -179,6 +189,8 @@ impl StoreExaminer {
         }
         let findings = hapax::with_timeout(self.timeout, self.store.examine()).await?;
         findings.iter().for_each(log_finding);
+        let wrong = findings.iter().filter(|finding| finding.severity != Severity::Fine).count();
+        self.counted.send_replace(wrong as u64);
         let refusals = findings.iter().filter(|finding| finding.severity == Severity::Refuse);
         let (accepted, refused): (Vec<_>, Vec<_>) =
             refusals.partition(|finding| self.accepted.iter().any(|name| name == finding.check));

@@ -65,10 +65,16 @@ async fn serve(flags: SettingFlags<LineSettings>) -> anyhow::Result<ExitCode> {
     let settings = LineSettings::read(&sources)?;
     let LineChannel { secrets, line, bot } = LineChannel::new(&settings)?;
     let config = config::gateway_config(&settings)?;
-    let daemon = Daemon::boot(&sources, daemon_settings!(settings)).await?;
+    let daemon = Daemon::boot(&sources, daemon_settings!(settings, "line")).await?;
+    let config = config.label(Some(daemon.node.clone()));
     let gateway = Gateway::new(daemon.store.clone(), secrets, line, Arc::new(bot), config);
 
     let bot = gateway.health();
+    if let Some(reporter) = &daemon.reporter {
+        let (status, queue) = (reporter.status(), gateway.queue().as_str());
+        status.follow_target("bot", Some(queue), bot.clone());
+        status.follow_quota(gateway.quota());
+    }
     daemon.readiness.require("bot", move || match &*bot.borrow() {
         TargetHealth::Up => None,
         TargetHealth::Down(reason) => Some(reason.clone().into_owned()),

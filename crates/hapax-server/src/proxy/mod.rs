@@ -42,8 +42,11 @@ use upstream_service::{ForwardOptions, ProxiedBody};
 pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<ExitCode> {
     let sources = SettingSources::gather(flags)?;
     let settings = ProxySettings::read(&sources)?;
-    let routes = route::routes(&settings)?;
-    let daemon = Daemon::boot(&sources, daemon_settings!(settings)).await?;
+    let mut routes = route::routes(&settings)?;
+    let daemon = Daemon::boot(&sources, daemon_settings!(settings, "proxy")).await?;
+    for route in &mut routes {
+        route.policy = route.policy.clone().with_label(&daemon.node);
+    }
     let admin = daemon.serve_admin(settings.admin.as_ref(), axum::Router::new()).await?;
 
     let tls_upstream = routes.iter().any(|route| route.target.is_tls());

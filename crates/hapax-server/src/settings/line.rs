@@ -86,6 +86,8 @@ settings! {
         "The longest that all store calls of one webhook may take, and any other one");
     accept_risk: CheckNames = ACCEPT_RISK;
     gauge_interval: DurationOrZero = GAUGE_INTERVAL;
+    node: Option<NodeName> = NODE;
+    report_interval: DurationOrZero = REPORT_INTERVAL;
     sweep_interval: Duration = SWEEP_INTERVAL;
     log: LogFormat = LOG;
     log_level: LogLevel = LOG_LEVEL;

@@ -28,7 +28,9 @@ pub(crate) use shared::{MAX_LEASE, MIN_LEASE};
 #[cfg(test)]
 pub(crate) use sources::testing;
 pub(crate) use sources::{SettingFlags, SettingSources};
-pub(crate) use values::{CheckNames, ListenAddress, LogFormat, LogLevel, SecretUrl, SettingValue};
+pub(crate) use values::{
+    CheckNames, ListenAddress, LogFormat, LogLevel, NodeName, SecretUrl, SettingValue,
+};
 
 /// The settings of every command that reads the file.
 fn tables() -> [&'static [Setting]; 4] {

@@ -29,6 +29,10 @@ shared! {
         "Use the store although this check of `hapax doctor` refuses it; may be repeated").top_key();
     GAUGE_INTERVAL = Declaration::new("TIME", "30s",
         "How often queues, commands and locks are counted for /metrics; 0s for never").top_key();
+    NODE = Declaration::new("NAME", "",
+        "The name of this process on the console, and of its claims' owner; by default the command and a random number");
+    REPORT_INTERVAL = Declaration::new("TIME", "2s",
+        "How often activity is written to the store for the console, where there was any; 0s for never, and no heartbeat").top_key();
     SWEEP_INTERVAL = Declaration::new("TIME", "60s",
         "How often expired entries of the store are deleted").top_key();
     LOG = Declaration::new("FORMAT", "pretty", "The format of log lines: json or pretty").top_key();

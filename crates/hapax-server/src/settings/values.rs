@@ -276,6 +276,19 @@ impl SettingValue for CheckNames {
     }
 }
 
+/// The name of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeName(pub(crate) String);
+
+impl SettingValue for NodeName {
+    fn parse(text: &str) -> Result<Self, String> {
+        if hapax::activity::is_node_name(text) {
+            return Ok(Self(text.into()));
+        }
+        Err("a name of 1 to 64 bytes of printable ASCII without spaces is expected".into())
+    }
+}
+
 /// A text that is not shown.
 #[derive(Clone)]
 pub(crate) struct SecretText(pub(crate) String);

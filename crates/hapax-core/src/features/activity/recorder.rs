@@ -52,6 +52,8 @@ pub enum Activity<'a> {
         /// The latency.
         took: Duration,
     },
+    /// A request was refused before it was read, because there was no room for it.
+    Refused(&'a Tenant),
     /// Events of one tenant were appended, or were not.
     Published {
         /// The events.
@@ -183,6 +185,10 @@ impl ActivityRecorder {
                     RequestActivity::Refused => tenant.counts.refusals += 1,
                     RequestActivity::Failed => tenant.counts.errors += 1,
                 }
+            }),
+            Activity::Refused(tenant) => self.with(tenant, |tenant| {
+                tenant.counts.requests += 1;
+                tenant.counts.refusals += 1;
             }),
             Activity::Published { events, answers } => {
                 let Some(first) = events.first() else { return };

@@ -137,7 +137,7 @@ impl ActivityReport {
         let (status, facts) = watch::channel(NodeFacts::default());
         let (stop, stopped) = watch::channel(false);
         let node = self.node.clone();
-        let longest_stop = self.store_timeout * 4;
+        let longest_stop = self.store_timeout;
         let now = self.clock.now();
         let task = ReporterTask {
             store,
@@ -257,6 +257,20 @@ impl NodeStatus {
                 let now = health.borrow_and_update().clone();
                 status.set_target(&name, queue.as_deref(), &now);
                 if health.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Keeps the quota of the status up to date, for as long as it is told.
+    pub fn follow_quota(&self, mut quota: watch::Receiver<Option<MessageQuota>>) {
+        let status = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let now = *quota.borrow_and_update();
+                now.into_iter().for_each(|quota| status.set_quota(quota));
+                if quota.changed().await.is_err() {
                     return;
                 }
             }
@@ -502,7 +516,7 @@ impl ReporterTask {
 
     async fn beat(&mut self, interval: Duration, stopped: bool) {
         let begun = Instant::now();
-        let written = (self.may_write() || stopped) && self.write_heartbeat(stopped).await;
+        let written = self.may_write() && self.write_heartbeat(stopped).await;
         if written {
             self.last_beat = Some(begun);
         }

@@ -125,6 +125,11 @@ impl SimulatedApi {
         self.state.calls().violations.clone()
     }
 
+    /// Limits the pushes of a month, as LINE tells bots that ask; it does not refuse them. Without a limit by default.
+    pub fn set_monthly_limit(&self, limit: impl Into<Option<u64>>) {
+        self.state.calls().monthly_limit = limit.into();
+    }
+
     /// Makes the next call of this endpoint fail. Several faults apply to the next calls, in order.
     pub fn inject(&self, endpoint: ApiEndpoint, fault: ApiFault) {
         self.state.calls().faults.entry(endpoint).or_default().push_back(fault);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -66,6 +66,16 @@ async fn process(
     request: Request<Incoming>,
     id: &str,
 ) -> Result<ApiResponse, Cut> {
+    if request.method() == Method::GET
+        && let Some(answer) = quota(state, request.uri().path())
+    {
+        let expected = format!("Bearer {}", state.access_token);
+        let presented = request.headers().get(AUTHORIZATION);
+        return Ok(match presented.is_some_and(|token| token.as_bytes() == expected.as_bytes()) {
+            true => reply(200, answer),
+            false => refused(state, ApiRefusal::new(401, "Authentication failed")),
+        });
+    }
     let Some(endpoint) = endpoint(request.uri().path()) else {
         return Ok(refused(state, ApiRefusal::new(404, "Not found")));
     };
@@ -109,6 +119,22 @@ async fn process(
             return Err(Cut);
         }
     })
+}
+
+/// How many messages may be sent, or were: pushes count, replies do not.
+fn quota(state: &ApiState, path: &str) -> Option<Value> {
+    let calls = state.calls();
+    match path {
+        "/v2/bot/message/quota" => Some(match calls.monthly_limit {
+            Some(limit) => json!({ "type": "limited", "value": limit }),
+            None => json!({ "type": "none" }),
+        }),
+        "/v2/bot/message/quota/consumption" => {
+            let pushes = calls.accepted.iter().filter(|call| call.endpoint == ApiEndpoint::Push);
+            Some(json!({ "totalUsage": pushes.count() }))
+        }
+        _ => None,
+    }
 }
 
 fn endpoint(path: &str) -> Option<ApiEndpoint> {

@@ -27,6 +27,7 @@ pub(super) struct Calls {
     pushes: HashMap<Uuid, Push>,
     pub(super) violations: Vec<String>,
     pub(super) faults: HashMap<ApiEndpoint, VecDeque<ApiFault>>,
+    pub(super) monthly_limit: Option<u64>,
 }
 
 /// The push that a retry key belongs to.

@@ -9,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hapax::Tenant;
+use hapax::activity::{self, Activity};
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, HeaderMap, ORIGIN};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -31,7 +32,10 @@ pub(crate) async fn admit(
     let admission = match check(&app, &request) {
         Ok(Identified::Nobody) => Ok(None),
         Ok(Identified::Caller(caller, limits)) => {
-            limits.acquire(&caller).map(|p| Some((caller, p)))
+            let permit = limits.acquire(&caller);
+            let permit =
+                permit.inspect_err(|_| activity::record(Activity::Refused(&caller.tenant)));
+            permit.map(|permit| Some((caller, permit)))
         }
         Ok(Identified::Session(id, allowed)) => admit_session(&app, &id, allowed).await.map(Some),
         Err(problem) => Err(problem),

@@ -6,6 +6,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hapax::activity::{self, Activity, StreamActivity};
 use hapax::{Tenant, metric_names};
 use metrics::gauge;
 
@@ -79,6 +80,7 @@ impl StreamSlots {
             *open.by_link.entry(link).or_default() += 1;
         }
         gauge!(metric_names::SSE_CONNECTIONS).increment(1.0);
+        activity::record(Activity::Stream { tenant, change: StreamActivity::Opened });
         Ok(StreamSlot { slots: self.clone(), tenant: tenant.clone(), link })
     }
 }
@@ -86,6 +88,13 @@ impl StreamSlots {
 fn too_many(whose: &str, setting: &str) -> Problem {
     let text = format!("the limit of open event streams {whose} is reached ({setting})");
     Problem::new(ProblemKind::TooManyStreams, text).retry_after(Duration::from_secs(5))
+}
+
+impl StreamSlot {
+    /// Records what happened to the stream as activity of its tenant.
+    pub(super) fn record(&self, change: StreamActivity) {
+        activity::record(Activity::Stream { tenant: &self.tenant, change });
+    }
 }
 
 impl Drop for StreamSlot {
@@ -97,6 +106,7 @@ impl Drop for StreamSlot {
             decrement(&mut open.by_link, link);
         }
         gauge!(metric_names::SSE_CONNECTIONS).decrement(1.0);
+        self.record(StreamActivity::Closed);
     }
 }
 

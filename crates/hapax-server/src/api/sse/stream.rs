@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax::activity::StreamActivity;
 use hapax::bus::{Follower, MultiFollower, MultiFrame, NextFrames, ReadyFrames};
 use hapax::{Tenant, metric_names};
 use metrics::{Counter, counter};
@@ -61,11 +62,6 @@ impl EventStreams {
         }
     }
 
-    /// How many streams this tenant has open, and how many it may have.
-    pub(crate) fn open_and_limit(&self, tenant: &Tenant) -> (usize, usize) {
-        self.slots.open_and_limit(tenant)
-    }
-
     /// A stream from `source` that ends at `expires_at` at the latest.
     pub(super) fn new_stream(
         &self,
@@ -75,15 +71,7 @@ impl EventStreams {
         expires_at: Option<Instant>,
     ) -> EventStream {
         let (timings, deliveries) = (self.timings, self.deliveries.clone());
-        EventStream {
-            source,
-            names,
-            expires_at,
-            timings,
-            deliveries,
-            retry_sent: false,
-            _slot: slot,
-        }
+        EventStream { source, names, expires_at, timings, deliveries, retry_sent: false, slot }
     }
 }
 
@@ -95,7 +83,7 @@ pub(super) struct EventStream {
     pub(super) timings: StreamTimings,
     deliveries: Counter,
     retry_sent: bool,
-    _slot: StreamSlot,
+    slot: StreamSlot,
 }
 
 /// Where a stream is written to: a taken-over socket, or a response body.
@@ -182,6 +170,7 @@ impl EventStream {
 
     pub(super) fn count_end(&self, ended: StreamEnd) {
         counter!(metric_names::SSE_ENDED, "reason" => ended.as_str()).increment(1);
+        self.slot.record(StreamActivity::Ended(ended.as_str()));
     }
 
     /// Whether the stream follows one job and has nothing to send.

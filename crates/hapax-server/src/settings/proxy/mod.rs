@@ -103,6 +103,8 @@ settings! {
     store_timeout: Duration = STORE_TIMEOUT;
     accept_risk: CheckNames = ACCEPT_RISK;
     gauge_interval: DurationOrZero = GAUGE_INTERVAL;
+    node: Option<NodeName> = NODE;
+    report_interval: DurationOrZero = REPORT_INTERVAL;
     sweep_interval: Duration = SWEEP_INTERVAL;
     log: LogFormat = LOG;
     log_level: LogLevel = LOG_LEVEL;

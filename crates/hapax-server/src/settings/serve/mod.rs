@@ -37,6 +37,8 @@ settings! {
     shutdown_timeout: Duration = SHUTDOWN_TIMEOUT;
     accept_risk: CheckNames = ACCEPT_RISK;
     gauge_interval: DurationOrZero = GAUGE_INTERVAL;
+    node: Option<NodeName> = NODE;
+    report_interval: DurationOrZero = REPORT_INTERVAL;
     sweep_interval: Duration = SWEEP_INTERVAL;
     event_retention: Duration = Declaration::new("TIME", "2h",
         "How long a job is kept after its last event: log, state and dedup together")

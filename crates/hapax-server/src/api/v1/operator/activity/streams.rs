@@ -58,7 +58,7 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
         let mut ended = StreamCounts::default();
         entries.iter().for_each(|entry| ended.add_ended(&entry.streams));
         let nodes = open_streams(&entries).into_iter().filter(|(_, open)| *open > 0);
-        let (open, limit) = app.streams.open_and_limit(&request.tenant);
+        let (open, limit) = app.streams.usage(&request.tenant);
         let summary = StreamSummary {
             open: open as u64,
             limit: limit as u64,
