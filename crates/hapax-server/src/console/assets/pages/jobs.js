@@ -28,10 +28,10 @@ function showRecent(context) {
       event.preventDefault();
       open({ domain: domain.value.trim(), job_id: jobId.value });
     },
-  }, field('Domain', domain), field('Job', jobId), el('button', { type: 'submit', class: 'primary' }, 'Open'));
+  }, field('Domain', domain), field('Job', jobId), el('button', { type: 'submit', class: 'primary' }, 'Open job'));
   const columns = [
     { head: 'Domain', cell: (job) => code(job.domain) },
-    { head: 'Job', isWide: true, cell: (job) => secret(job.job_id, job.masked ?? job.job_id === null) },
+    { head: 'Job', isWide: true, cell: (job) => secret(job.job_id, job.masked) },
     { head: 'Stage', cell: ({ stage }) => (stage ? code(stage) : none()) },
     { head: 'Last event', cell: ({ at }) => time(at) },
     { head: 'Actions', isAction: true, cell: (job) => (job.job_id === null ? none() : button('Open', () => open(job), { class: 'small', 'data-focus': `open-${job.domain}-${job.job_id}` })) },

@@ -70,7 +70,7 @@ function shown(found) {
     definitions([
       ['State', badge(...(KEY_STATES[found.state] ?? ['off', found.state]))],
       ['Attempt', number(found.attempt)],
-      ['Fence', number(found.fence)],
+      ['Fence', found.fence === null ? none() : String(found.fence)],
       ['Owner', found.owner ? code(found.owner) : none()],
       ['Lease left', found.lease_left_ms === null || found.lease_left_ms === undefined ? none() : duration(found.lease_left_ms)],
       ['Key (hash)', code(found.key_hash)],
