@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use ureq::Agent;
@@ -82,6 +84,54 @@ impl Browser {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
+    /// Presses and releases a key for each character, in whatever has the focus. Special keys are those of
+    /// WebDriver: [`TAB`](Self::TAB), [`ENTER`](Self::ENTER), [`ESCAPE`](Self::ESCAPE) and others of its
+    /// private characters.
+    pub fn press(&self, keys: &str) {
+        let stroke = |key: char| {
+            ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": key.to_string() }))
+        };
+        let strokes: Vec<_> = keys.chars().flat_map(stroke).collect();
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes });
+        self.post("/actions", &json!({ "actions": [keyboard] }));
+    }
+
+    /// The key Tab, for [`press`](Self::press).
+    pub const TAB: &str = "\u{E004}";
+    /// The key Enter.
+    pub const ENTER: &str = "\u{E007}";
+    /// The key Esc.
+    pub const ESCAPE: &str = "\u{E00C}";
+    /// The key with an arrow to the left.
+    pub const LEFT: &str = "\u{E012}";
+
+    /// Shows pages in this size from now on, which may be narrower than a window can be, and in the colour
+    /// scheme `light` or `dark`.
+    pub fn set_view(&self, width: u32, height: u32, scheme: &str) {
+        let size =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call_devtools("Emulation.setDeviceMetricsOverride", &size);
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.call_devtools("Emulation.setEmulatedMedia", &features);
+    }
+
+    /// A picture of what is seen, as PNG.
+    pub fn picture(&self) -> Vec<u8> {
+        let url = format!("{}/screenshot", self.session);
+        let picture = driver_value(self.agent.get(url).call())
+            .unwrap_or_else(|problem| panic!("/screenshot: {problem}\n{}", self.driver.log_tail()));
+        BASE64_STANDARD.decode(picture.as_str().expect("a picture")).expect("base64")
+    }
+
+    /// What the browser has logged as an error since the last call: failed loads, exceptions that no script
+    /// caught, and what a page's policy has refused.
+    pub fn errors(&self) -> Vec<String> {
+        let entries = self.post("/se/log", &json!({ "type": "browser" }));
+        let entries = entries.as_array().into_iter().flatten();
+        let severe = entries.filter(|entry| entry["level"] == "SEVERE");
+        severe.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
     /// The folder that holds its profile, and whatever else it writes.
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -89,6 +139,10 @@ impl Browser {
 
     /// Closes it now rather than when dropped.
     pub fn close(self) {}
+
+    fn call_devtools(&self, command: &str, parameters: &Value) {
+        self.post("/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }));
+    }
 
     fn post(&self, command: &str, body: &Value) -> Value {
         let url = format!("{}{command}", self.session);
@@ -114,6 +168,7 @@ fn capabilities(folder: &Path) -> Value {
     let timeout = u64::try_from(CLIENT_TIMEOUT.as_millis()).expect("a timeout in milliseconds");
     json!({ "capabilities": { "alwaysMatch": {
         "timeouts": { "pageLoad": timeout, "script": timeout },
+        "goog:loggingPrefs": { "browser": "ALL" },
         "goog:chromeOptions": {
             "binary": binary::require("chromium"),
             "args": [
@@ -126,6 +181,8 @@ fn capabilities(folder: &Path) -> Value {
                 // No requests to the browser's vendor.
                 "--disable-background-networking",
                 "--no-first-run",
+                // Pictures have no scroll bars.
+                "--hide-scrollbars",
                 format!("--user-data-dir={}", folder.join("profile").display()),
             ],
         },

@@ -35,7 +35,8 @@ pub(crate) struct AppStateInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) access: AccessPolicy,
     pub(crate) sessions: ConsoleSessions,
-    /// The name that tells this process from others on the same store.
+    /// The name that tells this process from others on the same store; the label of claims whose caller
+    /// gives none.
     pub(crate) node: Arc<str>,
     pub(crate) audit: AuditLog,
     /// The doctor's findings, for the overview.

@@ -19,6 +19,7 @@ mod cli_queue;
 mod cli_record;
 mod cli_support;
 mod cli_token;
+mod console;
 mod docs;
 mod http;
 mod ingest_kills;

@@ -5,13 +5,13 @@ import { counted } from './format.js';
 const KINDS = {
   unknown: { page: 'unknown', tone: 'bad', text: ({ count }) => `${counted(count ?? 0, 'command')} with an unknown outcome` },
   dead: { page: 'dead', tone: 'bad', text: ({ count, queue }) => `${counted(count ?? 0, 'dead letter')} in ${queue}` },
-  sink_away: { page: 'queues', tone: 'bad', text: ({ queue }) => `The sink${queue ? ` of ${queue}` : ''} is away` },
-  paused: { page: 'queues', tone: 'warn', text: ({ queue }) => `${queue} is paused` },
-  store: { page: 'overview', tone: 'bad', text: () => 'The store is not ready' },
-  finding: { page: 'overview', tone: 'warn', text: () => 'The doctor found something' },
-  task_failed: { page: 'audit', tone: 'bad', text: () => 'A bulk action failed' },
+  target_away: { page: 'queues', tone: 'bad', text: ({ queue, text }) => (queue ? `${queue}: ${text}` : text) },
+  paused: { page: 'queues', tone: 'warn', text: ({ queue, text }) => `${queue}: ${text}` },
+  store: { page: 'overview', tone: 'bad', text: ({ text }) => `The server is not ready: ${text}` },
+  finding: { page: 'overview', tone: 'warn', text: ({ text }) => `The doctor: ${text}` },
+  task_failed: { page: 'audit', tone: 'bad', text: ({ text }) => text },
 };
-const OTHER = { page: 'overview', tone: 'warn', text: () => 'Something needs a look' };
+const OTHER = { page: 'overview', tone: 'warn', text: ({ text }) => text };
 
 const kindOf = ({ what }) => KINDS[what] ?? OTHER;
 
@@ -24,5 +24,5 @@ export function attentionPage(one) {
 export function attentionShown(one) {
   const { page, tone, text } = kindOf(one);
   const hash = one.queue && (page === 'dead' || page === 'queues') ? `#/${page}/${encodeURIComponent(one.queue)}` : `#/${page}`;
-  return { tone, text: one.text || text(one), hash: page === 'overview' ? null : hash };
+  return { tone, text: text(one), hash: page === 'overview' ? null : hash };
 }

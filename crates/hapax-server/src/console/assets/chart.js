@@ -42,7 +42,7 @@ export function lineChart({ title, points, series, format, summary }) {
     cursor.setAttribute('x1', x(shown));
     cursor.setAttribute('x2', x(shown));
     cursor.setAttribute('visibility', isMarked ? 'visible' : 'hidden');
-    when.textContent = isMarked ? clockTime(point.at) : `last minute, ${clockTime(point.at)}`;
+    when.textContent = isMarked ? clockTime(point.at) : `now, ${clockTime(point.at)}`;
     const texts = series.map(({ name }) => (point[name] === null || point[name] === undefined ? '–' : format(point[name])));
     texts.forEach((text, position) => { values[position].textContent = text; });
     plot.setAttribute('aria-valuenow', String(shown));

@@ -17,7 +17,7 @@ export function confirmAction({ title, what, consequences = [], fields = [], con
     let result = null;
     let isRunning = false;
     const titleId = uniqueId('dialog');
-    const note = el('textarea', { name: 'note', rows: '2', maxlength: String(NOTE_BYTES) });
+    const note = el('input', { name: 'note', maxlength: String(NOTE_BYTES), autocomplete: 'off' });
     const problem = el('p', { class: 'problem', role: 'alert', hidden: true });
     const cancel = button('Cancel', () => dialog.close());
     const submit = el('button', { type: 'submit', class: isDangerous ? 'danger' : 'primary', 'data-confirm': '' }, confirm);
@@ -60,7 +60,7 @@ export function confirmAction({ title, what, consequences = [], fields = [], con
     });
     document.body.append(dialog);
     dialog.showModal();
-    (form.querySelector('input, select') ?? note).focus();
+    form.querySelector('input').focus();
   });
 }
 

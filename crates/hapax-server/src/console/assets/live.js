@@ -58,7 +58,7 @@ export class LiveActivity {
       this.#delay = FIRST_RETRY_MS;
       this.#setState('live');
     });
-    source.addEventListener('live', (event) => this.#take(event.data));
+    source.addEventListener('message', (event) => this.#take(event.data));
     source.addEventListener('error', () => this.#fail(source));
   }
 

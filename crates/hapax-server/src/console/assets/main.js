@@ -40,7 +40,8 @@ function showPage() {
   handover = null;
   shell.main.replaceChildren();
   page.show({ root: shell.main, live, signal: pageEnd.signal, segments: segments.slice(1), values, go, shell });
-  shell.main.querySelector('h1')?.focus({ preventScroll: true });
+  // Screen readers read the new page; a page that has put the focus into its search keeps it there.
+  if (!shell.main.contains(document.activeElement)) shell.main.querySelector('h1')?.focus({ preventScroll: true });
   window.scrollTo(0, 0);
 }
 

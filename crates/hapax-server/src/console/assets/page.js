@@ -17,6 +17,7 @@ export function openPage({ context, title, intro, load, reveals, filters = [], i
   let isRevealed = false;
   let revealNote = '';
   let loading = null;
+  let isAskedAgain = false;
   const content = el('div', { class: 'content' });
   const problem = el('p', { class: 'problem', role: 'alert', hidden: true });
   const asOf = el('span', { class: 'as-of' });
@@ -50,7 +51,11 @@ export function openPage({ context, title, intro, load, reveals, filters = [], i
   }
 
   async function reload() {
-    if (loading) return loading;
+    // What is being loaded may be older than the question.
+    if (loading) {
+      isAskedAgain = true;
+      return loading;
+    }
     loading = (async () => {
       root.setAttribute('aria-busy', 'true');
       try {
@@ -67,6 +72,10 @@ export function openPage({ context, title, intro, load, reveals, filters = [], i
       } finally {
         root.removeAttribute('aria-busy');
         loading = null;
+      }
+      if (isAskedAgain && !signal.aborted) {
+        isAskedAgain = false;
+        await reload();
       }
     })();
     return loading;

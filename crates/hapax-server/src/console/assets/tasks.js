@@ -3,7 +3,7 @@
 import { call, path } from './api.js';
 import { announceChange } from './page.js';
 import { badge, button, el, replaceChildren } from './dom.js';
-import { counted, number } from './format.js';
+import { number } from './format.js';
 
 const POLL_MS = 700;
 const GONE_AFTER_MS = 20_000;
@@ -15,17 +15,21 @@ export function taskState(task) {
   return badge(tone, text);
 }
 
-/** What a task is about, in words. */
+/** What a task does, in words. */
 export function taskTitle({ action, subject }) {
-  const about = typeof subject === 'string' ? subject : Object.values(subject ?? {}).filter((part) => typeof part !== 'object').join(', ');
-  const words = String(action).replaceAll(/[._-]/g, ' ');
-  const sentence = words.charAt(0).toUpperCase() + words.slice(1);
-  return about ? `${sentence}: ${about}` : sentence;
+  const verb = action.charAt(0).toUpperCase() + action.slice(1);
+  const of = subject.queue ?? subject.operation;
+  const which = [
+    subject.state && `that are ${subject.state}`,
+    subject.reason && `with the reason “${subject.reason}”`,
+    subject.topic && `of the topic ${subject.topic}`,
+  ].filter(Boolean);
+  return [verb, subject.kind.replaceAll('-', ' '), of && `of ${of}`, ...which].filter(Boolean).join(' ');
 }
 
 export function taskCounts({ done, failed, total }) {
-  const of = total === null || total === undefined ? '' : ` of ${number(total)}`;
-  return `${number(done)}${of} done${failed ? `, ${number(failed)} failed` : ''}`;
+  const all = total === null || total === undefined ? '' : ` of ${number(total)}`;
+  return `${number(done)}${all} done${failed ? `, ${number(failed)} failed` : ''}`;
 }
 
 /** Shows a task beneath the page until it has ended; asks the server only meanwhile. */
@@ -45,7 +49,7 @@ export function followTask(first) {
         ? button('Stop', () => stop(), { class: 'small', 'data-focus': `stop-${task.id}` })
         : button('Close', () => card.remove(), { class: 'small', 'data-focus': `close-${task.id}` }));
   };
-  const stop = () => call('DELETE', path('v1', 'operator', 'tasks', first.id)).then(poll, fail);
+  const stop = () => call('DELETE', path('v1', 'operator', 'tasks', first.id)).then(show, fail);
   const fail = (error) => replaceChildren(card,
     el('strong', null, taskTitle(first)),
     el('p', { role: 'status' }, error.status === 404 ? 'It runs on another node, whose console shows it.' : error.message),
@@ -64,9 +68,4 @@ export function followTask(first) {
   };
   show(first);
   poll();
-}
-
-/** The dialogs' sentence about a count that may be unknown. */
-export function countOrAll(count, one) {
-  return count === null || count === undefined ? `all ${one}s` : counted(count, one);
 }

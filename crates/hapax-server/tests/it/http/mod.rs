@@ -9,7 +9,7 @@ mod commands;
 mod described;
 mod events;
 mod events_access;
-mod events_client;
+pub(crate) mod events_client;
 mod events_fanout;
 mod events_http2;
 mod events_stores;

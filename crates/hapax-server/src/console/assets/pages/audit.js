@@ -67,9 +67,8 @@ export const audit = {
         asked = { reveal, note };
         if (!table.isConnected) replaceChildren(page.content, table, tasks);
         const [listed] = await Promise.all([call('GET', '/v1/operator/tasks', { signal }), table.reload()]);
-        const rows = Array.isArray(listed) ? listed : listed.tasks;
         replaceChildren(tasks, el('h2', null, 'Bulk tasks of this node'),
-          dataTable({ caption: 'Tasks, newest first', columns: TASK_COLUMNS, rows, id: ({ id }) => id, empty: 'No bulk task has run since this node was started.' }));
+          dataTable({ caption: 'Tasks, newest first', columns: TASK_COLUMNS, rows: listed.tasks, id: ({ id }) => id, empty: 'No bulk task has run since this node was started.' }));
       },
     });
     page.reload();

@@ -20,7 +20,7 @@ const VERBS = {
 const COLUMNS = [
   { head: 'Since', cell: ({ at }) => time(at) },
   { head: 'Topic', cell: ({ topic }) => code(topic) },
-  { head: 'Key', cell: (row) => secret(row.key, row.masked) },
+  { head: 'Key', isWide: true, cell: (row) => secret(row.key, row.masked) },
   { head: 'Attempts', isNumber: true, cell: ({ attempts }) => number(attempts) },
   { head: 'Reason', isWide: true, cell: ({ reason }) => reason },
 ];

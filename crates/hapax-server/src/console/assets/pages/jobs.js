@@ -3,10 +3,12 @@
 import { call, path } from '../api.js';
 import { badge, button, code, definitions, el, field, none, replaceChildren, secret } from '../dom.js';
 import { clockTime, millis, number, time } from '../format.js';
+import { throttled } from '../live.js';
 import { openPage } from '../page.js';
 import { dataTable } from '../table.js';
 
 const PAGE = 200;
+const READ_ON_MS = 1000;
 
 export const jobs = {
   name: 'jobs',
@@ -26,10 +28,10 @@ function showRecent(context) {
       event.preventDefault();
       open({ domain: domain.value.trim(), job_id: jobId.value });
     },
-  }, field('Domain', domain), field('Job', jobId), el('button', { type: 'submit', class: 'primary' }, 'Open'));
+  }, field('Domain', domain), field('Job', jobId), el('button', { type: 'submit', class: 'primary' }, 'Open job'));
   const columns = [
     { head: 'Domain', cell: (job) => code(job.domain) },
-    { head: 'Job', isWide: true, cell: (job) => secret(job.job_id, job.masked ?? job.job_id === null) },
+    { head: 'Job', isWide: true, cell: (job) => secret(job.job_id, job.masked) },
     { head: 'Stage', cell: ({ stage }) => (stage ? code(stage) : none()) },
     { head: 'Last event', cell: ({ at }) => time(at) },
     { head: 'Actions', isAction: true, cell: (job) => (job.job_id === null ? none() : button('Open', () => open(job), { class: 'small', 'data-focus': `open-${job.domain}-${job.job_id}` })) },
@@ -56,6 +58,8 @@ function showJob(context, { domain, jobId }) {
   let events = [];
   let next = null;
   let epoch = null;
+  let isClosed = false;
+  const isMore = () => next !== null;
 
   async function read(reveal, note, after) {
     const target = path('v1', 'operator', 'jobs', domain, jobId);
@@ -65,10 +69,10 @@ function showJob(context, { domain, jobId }) {
     if (after === null) events = [];
     const known = new Set(events.map(({ offset }) => offset));
     events.push(...answer.events.filter(({ offset }) => !known.has(offset)));
-    ({ next, epoch } = answer);
+    ({ next, epoch, closed: isClosed } = answer);
     showFacts(answer);
-    replaceChildren(list, events.map(eventItem));
-    replaceChildren(more, next !== null && next !== undefined && button('More events', () => read(page.isRevealed(), '', next), { 'data-focus': 'more' }));
+    replaceChildren(list, events.map((event) => eventItem(event, answer.masked)));
+    replaceChildren(more, isMore() && button('More events', () => read(page.isRevealed(), '', next), { 'data-focus': 'more' }));
     return answer;
   }
   function showFacts(job) {
@@ -79,7 +83,7 @@ function showJob(context, { domain, jobId }) {
       ['Sequence', number(job.seq)],
       ['Events', job.offset >= job.first ? `${number(job.first)} to ${number(job.offset)}` : 'none'],
       ['Followers', number(job.followers)],
-      ['Gaps', number(job.gaps)],
+      ['Gaps', job.gaps.length === 0 ? 'none' : job.gaps.map(({ before, reason }) => `${reason} before ${number(before)}`).join(', ')],
       ['Epoch', code(job.epoch)],
       ['Stream', el('a', { href: stream, target: '_blank', rel: 'noopener' }, 'Open as a browser would')],
     ]));
@@ -101,21 +105,21 @@ function showJob(context, { domain, jobId }) {
       return null;
     },
   });
-  // The activity names the jobs that published. The page reads on only for its own.
-  live.listen((entry) => {
-    const isOurs = (entry.jobs ?? []).some((job) => job.domain === domain && (job.job_id === jobId || job.job_id === null));
-    const last = events.at(-1)?.offset ?? null;
-    if (isOurs && !page.isRevealed() && (next === null || next === undefined)) read(false, '', last).catch(() => null);
+  // The activity tells that something was published, but not by which job: ids may identify a person.
+  const readOn = throttled(READ_ON_MS, () => {
+    if (isClosed || isMore() || page.isRevealed()) return;
+    read(false, '', events.at(-1)?.offset ?? null).catch(() => null);
   }, signal);
+  live.listen(readOn, signal);
   page.reload();
 }
 
-function eventItem({ offset, stage, seq, timestamp, data, masked }) {
+function eventItem({ offset, stage, seq, timestamp, data }, isMasked) {
   const at = timestamp === null || timestamp === undefined ? null : millis(timestamp);
   return el('li', { 'data-offset': offset },
     el('strong', null, stage), ` #${offset}, sequence ${number(seq)} `,
     at && el('span', { class: 'event-time' }, clockTime(at), ' ', time(at)),
     data === null || data === undefined
-      ? el('div', null, masked === false ? none() : el('span', { class: 'hidden-value' }, 'hidden'))
+      ? el('div', null, secret(null, isMasked))
       : el('pre', { tabindex: '0', 'aria-label': `Data of event ${offset}` }, typeof data === 'string' ? data : JSON.stringify(data, null, 2)));
 }

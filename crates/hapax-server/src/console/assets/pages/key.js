@@ -8,7 +8,7 @@ import { STATES } from './unknown.js';
 
 const KINDS = [['command', 'Command'], ['inbox', 'Inbox message'], ['lock', 'Lock']];
 const SCOPES = { command: 'Operation', inbox: 'Consumer', lock: 'Operation' };
-const MORE_STATES = { ...STATES, settled: ['good', 'Settled'], held: ['info', 'Held'], free: ['off', 'Free'], done: ['good', 'Done'] };
+const KEY_STATES = { ...STATES, settled: ['good', 'Settled'] };
 
 export const key = {
   name: 'key',
@@ -66,17 +66,17 @@ export const key = {
 };
 
 function shown(found) {
-  const seen = found.seen ?? {};
   return [
     definitions([
-      ['State', badge(...(MORE_STATES[found.state] ?? ['off', found.state]))],
+      ['State', badge(...(KEY_STATES[found.state] ?? ['off', found.state]))],
       ['Attempt', number(found.attempt)],
-      ['Fence', number(found.fence)],
+      ['Fence', found.fence === null ? none() : String(found.fence)],
       ['Owner', found.owner ? code(found.owner) : none()],
       ['Lease left', found.lease_left_ms === null || found.lease_left_ms === undefined ? none() : duration(found.lease_left_ms)],
+      ['Key (hash)', code(found.key_hash)],
       ['Kept for', found.expires_in_ms === null || found.expires_in_ms === undefined ? none() : duration(found.expires_in_ms)],
     ]),
-    el('section', { 'aria-labelledby': 'life-title' }, el('h2', { id: 'life-title' }, 'Its life'), life(found, seen)),
+    el('section', { 'aria-labelledby': 'life-title' }, el('h2', { id: 'life-title' }, 'Its life'), life(found, found.seen)),
     el('section', { 'aria-labelledby': 'answer-title' }, el('h2', { id: 'answer-title' }, 'Stored answer'), answer(found)),
   ];
 }
@@ -91,15 +91,13 @@ function life(found, { since, claimed, renewed, settled, replayed, waited, refus
       step(found.settled_at, 'Settled'),
       times(replayed, 'Replayed'), times(waited, 'Waited for'), times(refused, 'Refused'),
       found.expires_in_ms > 0 && el('li', null, el('strong', null, 'Expires'), ' ', time(Date.now() + found.expires_in_ms))),
-    el('p', { class: 'hint' }, since
-      ? ['Counts are what nodes have reported since ', time(since), `: claimed ${number(claimed ?? 0)}, settled ${number(settled ?? 0)}.`]
-      : 'No node has reported about this key lately, so replays are not counted here.'),
+    el('p', { class: 'hint' }, 'Counts are what nodes have reported since ', time(since), `: claimed ${number(claimed)}, settled ${number(settled)}. A busy node reports only some keys.`),
   ];
 }
 
-function answer({ response, masked, state }) {
+function answer({ kind, response, masked, state }) {
   if (!response) {
-    const isHidden = masked && ['completed', 'settled', 'done'].includes(state);
+    const isHidden = masked && state === 'settled' && kind === 'command';
     return isHidden ? el('p', null, el('span', { class: 'hidden-value' }, 'hidden')) : el('p', { class: 'empty' }, 'None is stored.');
   }
   const headers = Object.entries(response.headers ?? {}).map(([name, value]) => `${name}: ${[value].flat().join(', ')}`);

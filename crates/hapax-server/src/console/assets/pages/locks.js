@@ -3,7 +3,7 @@
 import { call, path } from '../api.js';
 import { button, code, el, none, replaceChildren, secret } from '../dom.js';
 import { confirmAction } from '../dialog.js';
-import { duration, number } from '../format.js';
+import { duration } from '../format.js';
 import { announce, announceChange, openPage } from '../page.js';
 import { mayAct, mayReveal } from '../session.js';
 import { dataTable, pagedTable } from '../table.js';
@@ -13,8 +13,8 @@ const PAGE = 50;
 const COLUMNS = [
   { head: 'Lock', cell: (row) => secret(row.key, row.masked), isWide: true },
   { head: 'Owner', cell: (row) => (row.label ? code(row.label) : none()) },
-  { head: 'Held for', isNumber: true, cell: (row) => duration(row.age_ms ?? row.taken_ms_ago) },
-  { head: 'Fence', isNumber: true, cell: (row) => number(row.fence) },
+  { head: 'Held for', isNumber: true, cell: (row) => duration(row.taken_ms_ago) },
+  { head: 'Fence', isNumber: true, cell: (row) => String(row.fence) },
   { head: 'Time left', isNumber: true, cell: (row) => duration(row.expires_in_ms) },
 ];
 
@@ -35,7 +35,7 @@ export const locks = {
     async function forceRelease(row) {
       const result = await confirmAction({
         title: 'Force a release',
-        what: `Release the lock ${row.key}${row.label ? `, held by ${row.label},` : ''} with fence ${number(row.fence)}.`,
+        what: `Release the lock ${row.key}${row.label ? `, held by ${row.label},` : ''} with fence ${row.fence}.`,
         consequences: ['Its owner is not told and may go on working: only what checks the fence is safe from it.', 'The next one who waits gets the lock at once.'],
         confirm: 'Force release',
         isDangerous: true,

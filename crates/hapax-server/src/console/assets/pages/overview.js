@@ -3,7 +3,7 @@
 import { attentionShown } from '../attention.js';
 import { lineChart } from '../chart.js';
 import { badge, code, definitions, el, none, replaceChildren } from '../dom.js';
-import { duration, latency, number, rate, time } from '../format.js';
+import { duration, latency, rate, time } from '../format.js';
 import { openPage } from '../page.js';
 import { dataTable } from '../table.js';
 
@@ -13,6 +13,7 @@ const COUNTS = [
   ['waits', 'Waits'], ['refusals', 'Refusals'], ['errors', 'Errors'],
 ];
 const PERCENTILES = [['p50_ms', 'p50'], ['p95_ms', 'p95'], ['p99_ms', 'p99']];
+const MINUTE_MS = 60_000;
 const NOW_MS = 10_000;
 const SILENT_MS = 90_000;
 
@@ -81,13 +82,26 @@ function edges(minutes) {
   return el('section', { 'aria-labelledby': 'edges-title' },
     el('h2', { id: 'edges-title' }, 'The last hour'),
     names.length === 0
-      ? el('p', { class: 'empty' }, 'No request within the last hour. Charts begin with the first full minute.')
-      : names.map((name) => edge(name, minutes)));
+      ? el('p', { class: 'empty' }, 'No request within the last hour.')
+      : names.map((name) => edge(name, wholeHour(minutes))));
+}
+
+/** All minutes of the last hour; the server leaves out those in which nothing happened. */
+function wholeHour(minutes) {
+  const known = new Map(minutes.map((minute) => [minute.at, minute]));
+  const last = Math.max(Math.floor(Date.now() / MINUTE_MS) * MINUTE_MS, ...known.keys());
+  const at = (index) => last - (59 - index) * MINUTE_MS;
+  return Array.from({ length: 60 }, (_, index) => known.get(at(index)) ?? { at: at(index), edges: {} });
+}
+
+/** How many seconds of a minute have passed: the last one is not over. */
+function secondsOf(at) {
+  return Math.min(60, Math.max(1, (Date.now() - at) / 1000));
 }
 
 function edge(name, minutes) {
   const counts = minutes.map(({ at, edges }) => {
-    const values = COUNTS.map(([count]) => [count, (edges[name]?.[count] ?? 0) / 60]);
+    const values = COUNTS.map(([count]) => [count, (edges[name]?.[count] ?? 0) / secondsOf(at)]);
     return { at, ...Object.fromEntries(values) };
   });
   const times = minutes.map(({ at, edges }) => {
@@ -103,7 +117,7 @@ function edge(name, minutes) {
       lineChart({ title: 'Latency', points: times, series: series(PERCENTILES), format: latency, summary: 'p95_ms' })));
 }
 
-const SEVERITIES = { error: ['bad', 'Error'], warning: ['warn', 'Warning'], note: ['info', 'Note'], info: ['info', 'Note'] };
+const SEVERITIES = { refuse: ['bad', 'Refused'], warn: ['warn', 'Warning'] };
 
 function store({ name, ready, reason, latency_ms: took, findings }) {
   const columns = [
@@ -137,7 +151,6 @@ function nodes(rows) {
     { head: 'Started', cell: ({ started_at: at }) => time(at) },
     { head: 'Version', cell: ({ version }) => version },
     { head: 'Store latency', isNumber: true, cell: ({ store_latency_ms: ms }) => latency(ms) },
-    { head: 'Findings', isNumber: true, cell: ({ findings }) => number(findings) },
     { head: 'Target', cell: ({ target }) => (target ? [badge(target.up ? 'good' : 'bad', `${target.name} ${target.up ? 'up' : 'away'}`), target.last_error ? ` ${target.last_error}` : ''] : none()) },
   ];
   return el('section', { 'aria-labelledby': 'nodes-title' },

@@ -89,7 +89,7 @@ function showAll(context) {
 
 const ITEM_COLUMNS = [
   { head: 'Topic', cell: ({ topic }) => code(topic) },
-  { head: 'Key', cell: (row) => secret(row.key, row.masked) },
+  { head: 'Key', isWide: true, cell: (row) => secret(row.key, row.masked) },
   { head: 'State', cell: (row) => (row.in_flight ? badge('info', 'In flight') : badge('off', 'Waiting')) },
   { head: 'Age', isNumber: true, cell: (row) => duration(row.age_ms) },
   { head: 'Attempts', isNumber: true, cell: ({ attempts }) => number(attempts) },
@@ -97,7 +97,7 @@ const ITEM_COLUMNS = [
   { head: 'Id', cell: ({ id }) => code(id) },
 ];
 const KEY_COLUMNS = [
-  { head: 'Key', cell: (row) => secret(row.key, row.masked ?? row.key === null) },
+  { head: 'Key', isWide: true, cell: (row) => secret(row.key, row.key === null) },
   { head: 'Waiting', isNumber: true, cell: ({ waiting }) => number(waiting) },
   { head: 'Oldest', isNumber: true, cell: (row) => duration(row.oldest_age_ms) },
 ];

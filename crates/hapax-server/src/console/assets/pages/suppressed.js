@@ -78,7 +78,7 @@ export const suppressed = {
     }
     // The server samples: a busy node sends at most some of each interval, and counts the rest.
     live.listen((entry) => {
-      if (entry.at < openedAt) return;
+      if (entry.at + entry.ms < openedAt) return;
       const { replays = 0, waits = 0, refusals = 0 } = entry.counts ?? {};
       arrived += Math.max(replays + waits + refusals, entry.suppressed?.length ?? 0);
       showFeed();

@@ -33,7 +33,7 @@ export const tenants = {
     const page = openPage({
       context,
       title: 'Tenants',
-      intro: 'The tenant of your token: what it stores and uses. A refusal is a request that its limits turned away within the last hour.',
+      intro: 'The tenant of your token: what it stores, and how much of its limits it uses on this node. A refusal is a request that the limits turned away since the node was started.',
       load: async () => {
         const { tenants: rows } = await call('GET', '/v1/operator/tenants', { signal: context.signal });
         return dataTable({ caption: 'Tenants', columns: COLUMNS, rows, id: ({ tenant }) => tenant });

@@ -97,7 +97,7 @@ export const unknown = {
 
     const columns = [
       { head: 'Operation', cell: (row) => code(row.operation), isWide: true },
-      { head: 'Key', cell: (row) => secret(row.key, row.masked) },
+      { head: 'Key', isWide: true, cell: (row) => secret(row.key, row.masked) },
       { head: 'State', cell: (row) => badge(...(STATES[row.state] ?? ['off', row.state])) },
       { head: 'Age', isNumber: true, cell: (row) => duration(row.begun_ms_ago) },
       { head: 'Attempt', isNumber: true, cell: (row) => number(row.attempt) },

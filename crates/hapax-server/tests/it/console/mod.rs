@@ -1,0 +1,9 @@
+//! The console in a real browser, on a real server: what its pages show is what the store says.
+
+mod access;
+mod deciding;
+mod line;
+mod lookup;
+mod pictures;
+mod scene;
+mod watching;
