@@ -78,7 +78,8 @@ pub(crate) fn find_fault(
     let kind = response.header("content-type").map(|kind| kind.split(';').next().unwrap().trim());
     let has_body = has_body && method != "HEAD";
     let Some((template, operation)) = operation(method, path) else {
-        let is_page = ["/", "/openapi.json"].contains(&path) || path.starts_with("/docs");
+        let is_page = ["/", "/openapi.json"].contains(&path)
+            || ["/docs", "/console/"].iter().any(|start| path.starts_with(start));
         if is_page || method == "OPTIONS" && response.status < 300 {
             return None;
         }
