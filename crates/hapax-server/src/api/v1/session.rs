@@ -33,7 +33,8 @@ pub(crate) struct SignIn {
 
 /// Who is signed in.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct SessionState {
+#[schema(as = Session)]
+pub(crate) struct ConsoleSessionBody {
     /// Whether calls under `/v1/operator` are answered: with a session, or without tokens on loopback.
     signed_in: bool,
     /// Whether signing in takes a token; false where the server has none.
@@ -64,7 +65,7 @@ pub(crate) struct SessionState {
 #[utoipa::path(
     get, path = "/v1/session", operation_id = "show_session", tag = "session",
     responses(
-        (status = 200, body = SessionState, description = "Who is signed in; needs no token"),
+        (status = 200, body = ConsoleSessionBody, description = "Who is signed in; needs no token"),
         (status = 404, description = "`not-found`: the console is switched off"),
     ),
 )]
@@ -73,24 +74,24 @@ pub(crate) async fn show(State(app): State<AppState>, request: Request) -> ApiRe
     Ok(json_response(StatusCode::OK, &state_of(&app, &parts).await?))
 }
 
-async fn state_of(app: &AppState, parts: &Parts) -> Result<SessionState, Problem> {
+async fn state_of(app: &AppState, parts: &Parts) -> Result<ConsoleSessionBody, Problem> {
     if let Some(id) = session_id(app, &parts.headers)? {
         check_origin(&parts.uri, &parts.headers)?;
         return match app.sessions.find(app, &id).await {
-            Ok(rule) => Ok(SessionState::of_token(app, rule, Some(&id))),
+            Ok(rule) => Ok(ConsoleSessionBody::of_token(app, rule, Some(&id))),
             Err(problem) if problem.kind() == ProblemKind::Unauthorized => {
-                Ok(SessionState::signed_out(app))
+                Ok(ConsoleSessionBody::signed_out(app))
             }
             Err(problem) => Err(problem),
         };
     }
     match &app.access {
-        AccessPolicy::LocalOnly(_) => Ok(SessionState::of_loopback(app)),
+        AccessPolicy::LocalOnly(_) => Ok(ConsoleSessionBody::of_loopback(app)),
         AccessPolicy::Tokens(_) => {
             let rule = app.access.find_bearer(&parts.headers)?;
             Ok(rule.map_or_else(
-                || SessionState::signed_out(app),
-                |rule| SessionState::of_token(app, rule, None),
+                || ConsoleSessionBody::signed_out(app),
+                |rule| ConsoleSessionBody::of_token(app, rule, None),
             ))
         }
     }
@@ -101,7 +102,7 @@ async fn state_of(app: &AppState, parts: &Parts) -> Result<SessionState, Problem
     post, path = "/v1/session", operation_id = "sign_in", tag = "session",
     request_body = SignIn,
     responses(
-        (status = 200, body = SessionState, description = "Signed in; `Set-Cookie` has the session. Without tokens on the server there is no cookie"),
+        (status = 200, body = ConsoleSessionBody, description = "Signed in; `Set-Cookie` has the session. Without tokens on the server there is no cookie"),
         (status = 404, description = "`not-found`: the console is switched off"),
     ),
 )]
@@ -115,7 +116,7 @@ pub(crate) async fn sign_in(State(app): State<AppState>, request: Request) -> Ap
     let token = fields.short_text("token", 1..=255)?;
     fields.finish()?;
     if let AccessPolicy::LocalOnly(_) = app.access {
-        return Ok(json_response(StatusCode::OK, &SessionState::of_loopback(&app)));
+        return Ok(json_response(StatusCode::OK, &ConsoleSessionBody::of_loopback(&app)));
     }
     let token = required("token", token)?;
     let _permit = app.sessions.begin_sign_in()?;
@@ -133,7 +134,7 @@ pub(crate) async fn sign_in(State(app): State<AppState>, request: Request) -> Ap
     }
     let id = app.sessions.open(&app, rule).await?;
     log(&rule.name, rule.tenant.as_str(), "sign-in", "done");
-    let state = SessionState::of_token(&app, rule, Some(&id));
+    let state = ConsoleSessionBody::of_token(&app, rule, Some(&id));
     let mut response = json_response(StatusCode::OK, &state);
     response.headers_mut().extend(id.set_cookie(&parts.headers).map(|value| (SET_COOKIE, value)));
     Ok(response)
@@ -164,7 +165,7 @@ fn log(token: &str, tenant: &str, action: &'static str, result: &'static str) {
     tracing::info!(target: AUDIT, token, tenant, action, result, "console session");
 }
 
-impl SessionState {
+impl ConsoleSessionBody {
     fn signed_out(app: &AppState) -> Self {
         Self {
             signed_in: false,

@@ -4,6 +4,7 @@
 use hapax_testkit::Redis;
 use serde_json::{Value, json};
 
+use crate::http::events_client::Listener;
 use crate::http::queues::Scene;
 use crate::support::eventually;
 use crate::support::http::HttpResponse;
@@ -140,6 +141,9 @@ async fn ambiguous_commands(scene: &Scene) {
     for method in ["GET", "DELETE"] {
         scene.server.ask(method, path).is(409, "scope-ambiguous");
     }
+    let life = "/v1/operator/keys/command/POST%20%2Forders/k";
+    scene.server.get(life).is(409, "scope-ambiguous");
+    send(&scene.server, "GET", &format!("{life}?caller=a"), &Value::Null, 200);
 }
 
 fn inbox(server: &Server) {
@@ -221,6 +225,20 @@ fn tasks(server: &Server) {
     send(server, "GET", "/v1/operator/tenants", none, 200);
 }
 
+/// What operators see of the activity; after the requests of the other functions.
+fn activity(server: &Server) {
+    let none = &Value::Null;
+    for what in ["overview", "suppressed", "conflicts", "queues", "jobs", "streams", "line"] {
+        send(server, "GET", &format!("/v1/operator/{what}"), none, 200);
+    }
+    send(server, "GET", "/v1/operator/keys/command/pay/done", none, 200);
+    send(server, "GET", "/v1/operator/keys/lock/-/nothing", none, 404);
+    send(server, "GET", "/v1/operator/jobs/scan/j", none, 200);
+    send(server, "GET", "/v1/operator/jobs/scan/nothing", none, 404);
+    let stream = Listener::open(&server.address, "HTTP/1.1", "/v1/operator/activity", &[]);
+    assert_eq!(stream.status, 200);
+}
+
 fn system(server: &Server) {
     for path in ["/healthz", "/readyz", "/metrics"] {
         send(server, "GET", path, &Value::Null, 200);
@@ -248,6 +266,7 @@ async fn fault_28_answers_match_their_schema() {
     events(server);
     queues(&scene).await;
     tasks(server);
+    activity(server);
     system(server);
     let compared = schema::compared();
     let missed: Vec<_> = schema::described()
