@@ -17,6 +17,7 @@ const QUIET_OVERVIEW_MS = 120_000;
 
 let shell = null;
 let pageEnd = null;
+let consoleEnd = null;
 
 /** What several pages hand to the next one. Not in the address, which stays in the browser's history: it may have a key. */
 let handover = null;
@@ -55,14 +56,17 @@ function decodeSegment(segment) {
 
 async function readOverview() {
   if (!shell) return;
+  const { signal } = consoleEnd;
   try {
-    shell.showOverview(await call('GET', '/v1/operator/overview'));
+    const overview = await call('GET', '/v1/operator/overview', { signal });
+    if (!signal.aborted) shell.showOverview(overview);
   } catch (error) {
-    shell?.showOverviewProblem(error);
+    if (!signal.aborted) shell.showOverviewProblem(error);
   }
 }
 
 function showConsole() {
+  consoleEnd = new AbortController();
   shell = new Shell(session.current, live, { leave, readOverview });
   app.replaceChildren(shell.element);
   showPage();
@@ -70,17 +74,28 @@ function showConsole() {
   readOverview();
 }
 
-function showGate() {
+/** Ends all that asks the server. */
+function endConsole() {
   pageEnd?.abort();
+  consoleEnd?.abort();
   live.stop();
   shell = null;
-  app.replaceChildren(el('div', { class: 'gate' }));
-  showSignIn(app, showConsole);
+}
+
+function showGate(problem = null) {
+  endConsole();
+  showSignIn(app, showConsole, problem);
 }
 
 async function leave() {
-  await signOut().catch(() => null);
-  showGate();
+  // Before the session ends: a page that asks without it would be refused.
+  endConsole();
+  try {
+    await signOut();
+    showGate();
+  } catch (error) {
+    showGate(`You may still be signed in. ${error.message}.`);
+  }
 }
 
 async function start() {

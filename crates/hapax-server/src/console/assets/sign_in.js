@@ -3,10 +3,11 @@
 import { badge, el, field } from './dom.js';
 import { signIn } from './session.js';
 
-export function showSignIn(app, onSignedIn) {
+/** Shows the form; `refusal` says why somebody ended up here, if there is something to say. */
+export function showSignIn(app, onSignedIn, refusal) {
   document.title = 'Sign in · hapax';
   const token = el('input', { type: 'password', name: 'token', required: true, autocomplete: 'current-password', spellcheck: 'false' });
-  const problem = el('p', { class: 'problem', role: 'alert', hidden: true });
+  const problem = el('p', { class: 'problem', role: 'alert', hidden: !refusal }, refusal);
   const submit = el('button', { type: 'submit', class: 'primary' }, 'Sign in');
   const readiness = el('p', { class: 'readiness' });
   const send = async (event) => {

@@ -14,8 +14,8 @@ use crate::support::server::{Server, Setup};
 use crate::support::store::TestStore;
 use crate::support::{WAIT_TIMEOUT, eventually};
 
-/// A key, reason or payload that would run if it ever became markup.
-pub(super) const EVIL: &str = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>";
+/// A key, reason or payload that would run if it ever became markup; keys have no spaces.
+pub(super) const EVIL: &str = "<img/src=x/onerror=window.hacked=1><script>window.hacked=1</script>";
 
 /// The pages, by their names in the address.
 pub(super) const PAGES: [&str; 13] = [
