@@ -127,7 +127,7 @@ impl Process {
         self.pid().is_some_and(|pid| !is_dead(pid) && !is_stopped(pid))
     }
 
-    fn has_exited(&self) -> bool {
+    pub(crate) fn has_exited(&self) -> bool {
         self.pid().is_none_or(is_dead)
     }
 

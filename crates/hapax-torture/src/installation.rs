@@ -1,0 +1,240 @@
+//! The installation under test: a real store, real `hapax` processes, and a breakable connection before each.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use hapax_testkit::{Postgres, Program, Redis, TcpProxy, free_port};
+use tempfile::TempDir;
+
+/// Where the data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum StoreKind {
+    /// A SQLite file.
+    Sqlite,
+    /// One Redis with an append-only file that is synced with every write.
+    Redis,
+    /// One PostgreSQL.
+    Postgres,
+}
+
+impl StoreKind {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Redis => "redis",
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
+/// The longest that a process may take to listen, on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) enum RunningStore {
+    Sqlite(TempDir),
+    Redis(Redis),
+    Postgres(Postgres),
+}
+
+impl RunningStore {
+    fn start(kind: StoreKind) -> anyhow::Result<Self> {
+        Ok(match kind {
+            StoreKind::Sqlite => Self::Sqlite(tempfile::tempdir()?),
+            StoreKind::Redis => Self::Redis(Redis::start()),
+            StoreKind::Postgres => Self::Postgres(Postgres::start()),
+        })
+    }
+
+    /// The URL without a proxy in between.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("hapax.db").display()),
+            Self::Redis(redis) => redis.url(),
+            Self::Postgres(postgres) => postgres.url(),
+        }
+    }
+
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Sqlite(_) => None,
+            Self::Redis(redis) => Some(redis.port()),
+            Self::Postgres(postgres) => Some(postgres.port()),
+        }
+    }
+
+    pub(crate) fn kill(&self) {
+        match self {
+            Self::Sqlite(_) => {}
+            Self::Redis(redis) => redis.kill(),
+            Self::Postgres(postgres) => postgres.kill(),
+        }
+    }
+
+    pub(crate) fn restart(&self) {
+        match self {
+            Self::Sqlite(_) => {}
+            Self::Redis(redis) => redis.restart(),
+            Self::Postgres(postgres) => postgres.restart(),
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        match self {
+            Self::Sqlite(_) => {}
+            Self::Redis(redis) => redis.stop(),
+            Self::Postgres(postgres) => postgres.stop(),
+        }
+    }
+
+    pub(crate) fn cont(&self) {
+        match self {
+            Self::Sqlite(_) => {}
+            Self::Redis(redis) => redis.cont(),
+            Self::Postgres(postgres) => postgres.cont(),
+        }
+    }
+}
+
+/// A running `hapax`, with the connection by which clients reach it; a relay has none.
+pub(crate) struct HapaxNode {
+    pub(crate) name: String,
+    pub(crate) program: Program,
+    port: Option<u16>,
+    pub(crate) link: Option<TcpProxy>,
+    /// It was killed or paused on purpose, so that its end says nothing.
+    pub(crate) disturbed: AtomicBool,
+}
+
+impl HapaxNode {
+    fn start(name: &str, hapax: &Path, arguments: &[&str], port: Option<u16>) -> Self {
+        let mut command = Command::new(hapax);
+        // Without the developer's own settings.
+        command.env_clear().current_dir("/").args(arguments);
+        command.args(["--store-timeout", "1s", "--log-level", "warn", "--gauge-interval", "0s"]);
+        if let Some(port) = port {
+            command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        }
+        let program = Program::start(name, command);
+        let link = port.map(TcpProxy::to);
+        Self { name: name.to_owned(), program, port, link, disturbed: AtomicBool::new(false) }
+    }
+
+    /// Waits until it listens, or, without a port, runs.
+    pub(crate) fn wait_until_ready(&self) -> anyhow::Result<()> {
+        let Some(port) = self.port else { return Ok(()) };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let deadline = Instant::now() + START_TIMEOUT;
+        while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
+            if self.program.has_ended() || Instant::now() > deadline {
+                bail!("{} does not listen\n{}", self.name, self.program.log_tail());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// The address for clients.
+    pub(crate) fn address(&self) -> Option<String> {
+        self.link.as_ref().map(|link| format!("127.0.0.1:{}", link.port()))
+    }
+
+    /// Whether it ended by itself, which no fault explains.
+    pub(crate) fn has_crashed(&self) -> bool {
+        self.program.has_ended() && !self.disturbed.load(Ordering::SeqCst)
+    }
+}
+
+/// All processes of a run.
+pub(crate) struct Installation {
+    // Fields are dropped in this order: hapax ends before its store.
+    pub(crate) nodes: Vec<HapaxNode>,
+    pub(crate) store_link: Option<TcpProxy>,
+    pub(crate) store: RunningStore,
+    hapax: PathBuf,
+    store_url: String,
+}
+
+impl Installation {
+    /// Starts the store and two `hapax serve` on it.
+    pub(crate) fn start(kind: StoreKind, hapax: &Path) -> anyhow::Result<Self> {
+        let store = RunningStore::start(kind)?;
+        let store_link = store.port().map(TcpProxy::to);
+        let store_url = match (&store_link, store.port()) {
+            (Some(link), Some(port)) => {
+                store.url().replace(&format!(":{port}/"), &format!(":{}/", link.port()))
+            }
+            _ => store.url(),
+        };
+        let mut installation =
+            Self { nodes: Vec::new(), store_link, store, hapax: hapax.to_owned(), store_url };
+        for name in ["serve-1", "serve-2"] {
+            let url = installation.store_url.clone();
+            let arguments = ["serve", "--store", &url, "--sweep-interval", "2s"];
+            // One after the other, so that the first one makes the tables.
+            installation.add(name, &arguments, true)?;
+        }
+        Ok(installation)
+    }
+
+    /// Adds `hapax proxy` before this upstream.
+    pub(crate) fn add_proxy(&mut self, upstream: &str) -> anyhow::Result<()> {
+        let url = self.store_url.clone();
+        for name in ["proxy-1", "proxy-2"] {
+            let arguments = [
+                "proxy", "--store", &url, "--upstream", upstream, "--lease", "1s", "--wait", "500ms",
+            ];
+            self.add(name, &arguments, true)?;
+        }
+        Ok(())
+    }
+
+    /// Adds two `hapax relay` into this webhook.
+    pub(crate) fn add_relays(&mut self, webhook: &str) -> anyhow::Result<()> {
+        let url = self.store_url.clone();
+        for name in ["relay-1", "relay-2"] {
+            let arguments = [
+                "relay", "--from", &url, "--to", webhook, "--allow-private", "--lease", "1s",
+                "--backoff", "20ms", "--backoff-max", "200ms", "--max-attempts", "100000",
+            ];
+            self.add(name, &arguments, false)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, name: &str, arguments: &[&str], listens: bool) -> anyhow::Result<()> {
+        let port = listens.then(free_port);
+        let node = HapaxNode::start(name, &self.hapax, arguments, port);
+        node.wait_until_ready()?;
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    /// The addresses of the nodes whose name begins so.
+    pub(crate) fn addresses(&self, prefix: &str) -> Vec<String> {
+        let named = self.nodes.iter().filter(|node| node.name.starts_with(prefix));
+        named.filter_map(HapaxNode::address).collect()
+    }
+
+    /// Ends all faults: everything runs and every connection works.
+    pub(crate) fn heal(&self) -> anyhow::Result<()> {
+        for node in &self.nodes {
+            if let Some(link) = &node.link {
+                link.resume();
+            }
+            if node.program.has_ended() {
+                node.program.restart();
+            }
+            node.wait_until_ready().context("after the faults")?;
+        }
+        if let Some(link) = &self.store_link {
+            link.resume();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Writers whose transactions carry a message, some of which roll back; a webhook that fails and forgets; and the inbox
+//! behind it, in one transaction with the effect.
+
+mod consumer;
+mod writer;
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use tokio::net::TcpListener;
+
+pub(crate) use consumer::ConsumerDatabase;
+pub(crate) use writer::OutboxWriter;
+
+use super::TortureClient;
+use crate::history::{CallOutcome, Observation};
+use crate::random::SeededRandom;
+use crate::recorder::HistoryRecorder;
+
+const KEYS: u64 = 6;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Starts the webhook; its URL. It ends with the runtime.
+pub(crate) async fn start_webhook(
+    recorder: Arc<HistoryRecorder>,
+    database: Arc<ConsumerDatabase>,
+    seed: u64,
+) -> anyhow::Result<String> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let url = format!("http://{}/hook", listener.local_addr()?);
+    let calls = Arc::new(AtomicU64::new(0));
+    let hook = post(async move |headers: HeaderMap| {
+        let mut random = SeededRandom::new(seed, 1 << 40 | calls.fetch_add(1, Ordering::SeqCst));
+        if random.one_in(15) {
+            return StatusCode::INTERNAL_SERVER_ERROR;
+        }
+        let id = headers.get("idempotency-key").and_then(|id| id.to_str().ok());
+        let id = id.unwrap_or_default().trim_matches('"').to_owned();
+        recorder.record_now(0, Observation::Delivery { id: id.clone() });
+        let is_stored = database.receive(&id).await;
+        // Sometimes the effect happened, and the answer says otherwise.
+        if is_stored && !random.one_in(15) {
+            StatusCode::NO_CONTENT
+        } else {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+    });
+    let service = Router::new().route("/hook", hook);
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    Ok(url)
+}
+
+pub(crate) async fn run(mut client: TortureClient, mut writer: OutboxWriter) {
+    while !client.is_over() {
+        let key = format!("key-{}", client.random.below(KEYS));
+        let rolls_back = client.random.one_in(5);
+        let held_open = client.random.millis(0, 30);
+        let from = client.now();
+        let (id, outcome) = writer.write(&key, held_open, rolls_back).await;
+        let failed = !rolls_back && outcome.done().is_none();
+        client.record(from, Observation::OutboxCommit { id, key, outcome });
+        client.pause(if failed { 300 } else { 60 }).await;
+    }
+}
+
+/// Waits until every committed message has had its effect, then records all effects.
+pub(crate) async fn drain(
+    recorder: &HistoryRecorder,
+    database: &ConsumerDatabase,
+) -> anyhow::Result<()> {
+    let committed: HashSet<String> = recorder.find(|what| match what {
+        Observation::OutboxCommit { id, outcome: CallOutcome::Done(()), .. } => Some(id.clone()),
+        _ => None,
+    });
+    let deadline = Instant::now() + DRAIN_TIMEOUT;
+    loop {
+        let effects = database.effects().await?;
+        let seen: HashSet<&String> = effects.iter().collect();
+        if committed.iter().all(|id| seen.contains(id)) || Instant::now() > deadline {
+            for id in effects {
+                recorder.record_now(0, Observation::InboxEffect { id });
+            }
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

@@ -1,0 +1,111 @@
+//! The consumer's own database: the inbox entry and the effect are one transaction.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use hapax::inbox::MessageStatus;
+use hapax::sqlite::rusqlite::{Connection, TransactionBehavior};
+use tempfile::TempDir;
+use tokio_postgres::NoTls;
+
+use crate::installation::RunningStore;
+
+const CONSUMER: &str = "torture";
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// PostgreSQL where that is the store, and otherwise a file of the consumer's own.
+pub(crate) enum ConsumerDatabase {
+    Sqlite(TempDir),
+    Postgres(String),
+}
+
+impl ConsumerDatabase {
+    pub(crate) async fn make(store: &RunningStore) -> anyhow::Result<Self> {
+        // No unique id: a second effect must be seen.
+        let table = "CREATE TABLE torture_effects (id TEXT NOT NULL)";
+        if let RunningStore::Postgres(postgres) = store {
+            let url = postgres.url();
+            let mut client = client(&url).await?;
+            hapax::postgres::migrate(&mut client).await?;
+            client.batch_execute(table).await?;
+            return Ok(Self::Postgres(url));
+        }
+        let folder = tempfile::tempdir()?;
+        let connection = Connection::open(folder.path().join("consumer.db"))?;
+        hapax::sqlite::migrate(&connection)?;
+        connection.execute_batch(table)?;
+        Ok(Self::Sqlite(folder))
+    }
+
+    /// Handles a message; whether its effect is stored.
+    pub(crate) async fn receive(&self, id: &str) -> bool {
+        let handled = match self {
+            Self::Sqlite(folder) => {
+                let (file, id) = (folder.path().join("consumer.db"), id.to_owned());
+                let handled = tokio::task::spawn_blocking(move || receive_in_sqlite(&file, &id));
+                handled.await.context("the thread").and_then(|handled| handled)
+            }
+            Self::Postgres(url) => {
+                let handled = tokio::time::timeout(TIMEOUT, receive_in_postgres(url, id)).await;
+                handled.context("timeout").and_then(|handled| handled)
+            }
+        };
+        handled.unwrap_or(false)
+    }
+
+    /// The ids of all effects.
+    pub(crate) async fn effects(&self) -> anyhow::Result<Vec<String>> {
+        let select = "SELECT id FROM torture_effects";
+        match self {
+            Self::Sqlite(folder) => {
+                let connection = Connection::open(folder.path().join("consumer.db"))?;
+                connection.busy_timeout(TIMEOUT)?;
+                let mut statement = connection.prepare(select)?;
+                let ids = statement.query_map([], |row| row.get(0))?;
+                Ok(ids.collect::<Result<_, _>>()?)
+            }
+            Self::Postgres(url) => {
+                let rows = client(url).await?.query(select, &[]).await?;
+                Ok(rows.iter().map(|row| row.get(0)).collect())
+            }
+        }
+    }
+}
+
+async fn client(url: &str) -> anyhow::Result<tokio_postgres::Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+fn receive_in_sqlite(file: &PathBuf, id: &str) -> anyhow::Result<bool> {
+    use hapax::sqlite::HapaxTransaction;
+    let mut connection = Connection::open(file)?;
+    connection.busy_timeout(TIMEOUT)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    match transaction.hapax().receive(CONSUMER, id)? {
+        MessageStatus::First => {
+            transaction.execute("INSERT INTO torture_effects VALUES (?1)", [id])?;
+            transaction.commit()?;
+            Ok(true)
+        }
+        MessageStatus::Duplicate => Ok(true),
+        MessageStatus::Busy => Ok(false),
+    }
+}
+
+async fn receive_in_postgres(url: &str, id: &str) -> anyhow::Result<bool> {
+    use hapax::postgres::HapaxTransaction;
+    let mut client = client(url).await?;
+    let mut transaction = client.transaction().await?;
+    match transaction.hapax().receive(CONSUMER, id).await? {
+        MessageStatus::First => {
+            transaction.execute("INSERT INTO torture_effects VALUES ($1)", &[&id]).await?;
+            transaction.commit().await?;
+            Ok(true)
+        }
+        MessageStatus::Duplicate => Ok(true),
+        MessageStatus::Busy => Ok(false),
+    }
+}
