@@ -187,7 +187,15 @@ impl Installation {
         let url = self.store_url.clone();
         for name in ["proxy-1", "proxy-2"] {
             let arguments = [
-                "proxy", "--store", &url, "--upstream", upstream, "--lease", "1s", "--wait", "500ms",
+                "proxy",
+                "--store",
+                &url,
+                "--upstream",
+                upstream,
+                "--lease",
+                "1s",
+                "--wait",
+                "500ms",
             ];
             self.add(name, &arguments, true)?;
         }
@@ -199,8 +207,20 @@ impl Installation {
         let url = self.store_url.clone();
         for name in ["relay-1", "relay-2"] {
             let arguments = [
-                "relay", "--from", &url, "--to", webhook, "--allow-private", "--lease", "1s",
-                "--backoff", "20ms", "--backoff-max", "200ms", "--max-attempts", "100000",
+                "relay",
+                "--from",
+                &url,
+                "--to",
+                webhook,
+                "--allow-private",
+                "--lease",
+                "1s",
+                "--backoff",
+                "20ms",
+                "--backoff-max",
+                "200ms",
+                "--max-attempts",
+                "100000",
             ];
             self.add(name, &arguments, false)?;
         }

@@ -151,12 +151,16 @@ impl Nemesis<'_> {
                 self.sleep(pause(random));
                 store.cont();
             }
-            FaultKind::CutStore | FaultKind::StallStore | FaultKind::SlowStore
+            FaultKind::CutStore
+            | FaultKind::StallStore
+            | FaultKind::SlowStore
             | FaultKind::LoseStoreAnswer => {
                 let link = self.installation.store_link.as_ref()?;
                 return self.disturb(kind, link, random).then(|| "store".to_owned());
             }
-            FaultKind::CutClient | FaultKind::StallClient | FaultKind::SlowClient
+            FaultKind::CutClient
+            | FaultKind::StallClient
+            | FaultKind::SlowClient
             | FaultKind::LoseClientAnswer => {
                 let link = node.link.as_ref()?;
                 return self.disturb(kind, link, random).then(|| node.name.clone());
@@ -223,5 +227,9 @@ fn kill(node: &HapaxNode) {
 /// Two of three are longer than every lease.
 fn pause(random: &mut SeededRandom) -> Duration {
     let lease = LEASE.as_millis() as u64;
-    if random.one_in(3) { random.millis(50, lease / 2) } else { random.millis(lease * 5 / 4, lease * 2) }
+    if random.one_in(3) {
+        random.millis(50, lease / 2)
+    } else {
+        random.millis(lease * 5 / 4, lease * 2)
+    }
 }

@@ -19,7 +19,9 @@ use crate::random::SeededRandom;
 use crate::recorder::HistoryRecorder;
 use crate::report::TortureReport;
 use crate::workload::outbox::{ConsumerDatabase, OutboxWriter};
-use crate::workload::{TortureClient, WorkloadKind, commands, events, locks, outbox, proxy, records};
+use crate::workload::{
+    TortureClient, WorkloadKind, commands, events, locks, outbox, proxy, records,
+};
 
 /// Every client ends within this time after the last fault.
 const END_TIMEOUT: Duration = Duration::from_secs(240);
@@ -215,7 +217,9 @@ impl TortureRun {
                     next_line += Duration::from_secs(5);
                     let (calls, faults) = self.recorder.counts();
                     let seconds = began.elapsed().as_secs();
-                    progress(&format!("{seconds:>5} s  {calls:>8} observations  {faults:>5} faults"));
+                    progress(&format!(
+                        "{seconds:>5} s  {calls:>8} observations  {faults:>5} faults"
+                    ));
                 }
             }
             self.over.store(true, Ordering::SeqCst);

@@ -15,9 +15,10 @@ pub fn draw_timeline(history: &[HistoryEntry], violation: &Violation) -> String 
     let window = violation.at.saturating_sub(AROUND)..violation.at.saturating_add(AROUND);
     let shown = |entry: &&HistoryEntry| {
         let near = entry.from < window.end && entry.to > window.start;
-        let mine = entry.what.subject().is_none_or(|subject| {
-            subject == (violation.workload, violation.key.as_str())
-        });
+        let mine = entry
+            .what
+            .subject()
+            .is_none_or(|subject| subject == (violation.workload, violation.key.as_str()));
         near && mine
     };
     let mut entries: Vec<&HistoryEntry> = history.iter().filter(shown).collect();
@@ -33,7 +34,10 @@ pub fn draw_timeline(history: &[HistoryEntry], violation: &Violation) -> String 
 
     let mut text = format!(
         "{} {}: {}\n  at {}\n",
-        violation.workload, violation.key, violation.what, seconds(violation.at)
+        violation.workload,
+        violation.key,
+        violation.what,
+        seconds(violation.at)
     );
     let mark = column(violation.at);
     for entry in entries {

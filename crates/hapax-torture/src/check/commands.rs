@@ -106,7 +106,8 @@ fn check_effects(
                 findings.report(entry.to, what);
             }
             if !attempts.contains_key(&attempt) {
-                findings.report(entry.to, format!("an effect of attempt {attempt} without a grant"));
+                findings
+                    .report(entry.to, format!("an effect of attempt {attempt} without a grant"));
             }
         }
     }
@@ -139,9 +140,8 @@ fn check_reruns(attempts: &Attempts<'_>, findings: &mut KeyFindings<'_>) {
             findings.report(grant.to, what);
         }
         if one.grant.to < grant.from && grant.to < one.lease_until.min(one.ended_from) {
-            let what = format!(
-                "attempt {next_number} was granted within the lease of attempt {number}"
-            );
+            let what =
+                format!("attempt {next_number} was granted within the lease of attempt {number}");
             findings.report(grant.to, what);
         }
     }

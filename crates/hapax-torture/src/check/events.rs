@@ -72,20 +72,30 @@ fn check_sequence(
                 let name = (stage.as_str(), *seq);
                 let expected = last.map_or(1, |last| last.offset + 1);
                 if at.offset != expected {
-                    let what = format!("follower {client} got {name:?} at offset {}, expected {expected}", at.offset);
+                    let what = format!(
+                        "follower {client} got {name:?} at offset {}, expected {expected}",
+                        at.offset
+                    );
                     findings.report(entry.to, what);
                 }
                 if last.is_some_and(|last| at.epoch < last.epoch) {
-                    findings.report(entry.to, format!("follower {client} got an event of an earlier epoch"));
+                    findings.report(
+                        entry.to,
+                        format!("follower {client} got an event of an earlier epoch"),
+                    );
                 }
                 if !seen.insert(name) {
                     findings.report(entry.to, format!("follower {client} got {name:?} twice"));
                 }
                 if !sent.contains(&name) {
-                    findings.report(entry.to, format!("follower {client} got {name:?}, which nobody sent"));
+                    findings.report(
+                        entry.to,
+                        format!("follower {client} got {name:?}, which nobody sent"),
+                    );
                 }
                 if ended {
-                    findings.report(entry.to, format!("follower {client} got {name:?} after the end"));
+                    findings
+                        .report(entry.to, format!("follower {client} got {name:?} after the end"));
                 }
                 last = Some(*at);
             }
@@ -121,7 +131,8 @@ fn check_completeness(
         match seen.get(name) {
             Some(place) if place == at => {}
             Some(place) => {
-                let what = format!("follower {client} got {name:?} at {place:?}, acknowledged was {at:?}");
+                let what =
+                    format!("follower {client} got {name:?} at {place:?}, acknowledged was {at:?}");
                 findings.report(*when, what);
             }
             None => {

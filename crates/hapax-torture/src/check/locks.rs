@@ -52,9 +52,8 @@ fn grants(entries: &[&HistoryEntry]) -> Vec<GrantedLock> {
     }
     for entry in entries {
         let mut owned = |fence: u64, change: &dyn Fn(&mut GrantedLock)| {
-            let mine = |grant: &&mut GrantedLock| {
-                grant.fence == fence && grant.client == entry.client
-            };
+            let mine =
+                |grant: &&mut GrantedLock| grant.fence == fence && grant.client == entry.client;
             grants.iter_mut().filter(mine).for_each(change);
         };
         match &entry.what {
@@ -98,8 +97,10 @@ fn check_fences(grants: &[GrantedLock], findings: &mut KeyFindings<'_>) {
         if let Some((end, fence)) = later_end
             && end < grant.from
         {
-            let what =
-                format!("the fence went back from {fence} to {} (client {})", grant.fence, grant.client);
+            let what = format!(
+                "the fence went back from {fence} to {} (client {})",
+                grant.fence, grant.client
+            );
             findings.report(grant.to, what);
         }
         if later_end.is_none_or(|(end, _)| grant.to < end) {
@@ -164,7 +165,8 @@ fn check_refusal(
         grant.fence == fence && grant.client == entry.client && entry.to < grant.held_until()
     };
     if grants.iter().any(held) {
-        let what = format!("client {} lost the lock with fence {fence} before its TTL", entry.client);
+        let what =
+            format!("client {} lost the lock with fence {fence} before its TTL", entry.client);
         findings.report(entry.to, what);
     }
 }

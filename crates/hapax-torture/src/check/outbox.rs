@@ -82,7 +82,9 @@ fn check_order(rows: &HashMap<&str, SentRow<'_>>, report: &mut impl FnMut(&str, 
             if let Some((other, end)) = sent_later
                 && end < row.commit.from
             {
-                let what = format!("it was sent before {other} of the same key {key}, which was committed before");
+                let what = format!(
+                    "it was sent before {other} of the same key {key}, which was committed before"
+                );
                 report(id, row.commit.to, what);
             }
             if sent_later.is_none_or(|(_, end)| row.commit.to < end) {

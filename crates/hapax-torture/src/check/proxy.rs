@@ -10,9 +10,9 @@ const AFTERMATH: u64 = 5_000_000;
 
 /// When the store, or the way to it, was disturbed.
 pub(super) fn store_faults(history: &[HistoryEntry]) -> Vec<(u64, u64)> {
-    let faults = history.iter().filter(|entry| {
-        matches!(&entry.what, Observation::Fault { kind, .. } if kind.contains("store"))
-    });
+    let faults = history.iter().filter(
+        |entry| matches!(&entry.what, Observation::Fault { kind, .. } if kind.contains("store")),
+    );
     faults.map(|entry| (entry.from, entry.to)).collect()
 }
 
@@ -46,7 +46,8 @@ pub(super) fn check(
             None => said = Some(&answer.body),
         }
         if first_effect.is_none_or(|effect| effect.from > entry.to) {
-            findings.report(entry.to, "it was answered, and the upstream had not run it".to_owned());
+            findings
+                .report(entry.to, "it was answered, and the upstream had not run it".to_owned());
         }
     }
     for entry in entries.iter().filter(|entry| stored_by < entry.from) {

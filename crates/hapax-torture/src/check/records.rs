@@ -21,6 +21,8 @@ struct VersionLife<'a> {
     replaced_by: Vec<&'a str>,
     /// Deletes of it that were done, or may have been.
     deletes: Vec<&'a HistoryEntry>,
+    /// When the first put over it was sent whose end is unknown: it may have been stored, and nobody saw it.
+    unseen_put_from: Option<u64>,
 }
 
 type Lives<'a> = HashMap<&'a str, VersionLife<'a>>;
@@ -73,11 +75,18 @@ fn collect<'a>(entries: &[&'a HistoryEntry], findings: &mut KeyFindings<'_>) -> 
         }
     }
     for entry in entries {
-        if let Observation::RecordDelete { expected, outcome, .. } = &entry.what
-            && !outcome.is_refused()
-            && let Some(life) = lives.get_mut(expected.as_str())
-        {
-            life.deletes.push(entry);
+        match &entry.what {
+            Observation::RecordDelete { expected, outcome, .. } if !outcome.is_refused() => {
+                if let Some(life) = lives.get_mut(expected.as_str()) {
+                    life.deletes.push(entry);
+                }
+            }
+            Observation::RecordPut { expected: Some(expected), .. } if entry.what.is_unknown() => {
+                if let Some(life) = lives.get_mut(expected.as_str()) {
+                    life.unseen_put_from.get_or_insert(entry.from);
+                }
+            }
+            _ => {}
         }
     }
     lives
@@ -105,7 +114,8 @@ fn link<'a>(lives: &mut Lives<'a>, findings: &mut KeyFindings<'_>) -> Option<Vec
         life.replaced_by.push(version);
         if life.replaced_by.len() > 1 {
             let versions = life.replaced_by.join(" and ");
-            findings.report(put.to, format!("version {expected} was replaced twice, by {versions}"));
+            findings
+                .report(put.to, format!("version {expected} was replaced twice, by {versions}"));
             return None;
         }
         if let Some(delete) = life.deletes.iter().find(|delete| !delete.what.is_unknown()) {
@@ -175,7 +185,8 @@ fn check_real_time(lives: &Lives<'_>, ordered: &[&str], findings: &mut KeyFindin
     for (version, life) in lives {
         let begun = life.put.map_or(0, |put| put.from);
         for early in life.reads.iter().filter(|read| read.to < begun) {
-            findings.report(early.to, format!("version {version} was read before its put was sent"));
+            findings
+                .report(early.to, format!("version {version} was read before its put was sent"));
         }
         let known = life.deletes.iter().filter(|delete| !delete.what.is_unknown());
         if let Some(second) = known.clone().nth(1) {
@@ -194,7 +205,8 @@ fn check_after(
     if let Some((older, version)) = latest
         && latest_end(call) < older.from
     {
-        let what = format!("client {} saw or changed version {version} after {known}", older.client);
+        let what =
+            format!("client {} saw or changed version {version} after {known}", older.client);
         findings.report(older.to, what);
     }
 }
@@ -226,7 +238,7 @@ fn sure_lives<'a>(lives: &Lives<'a>, ordered: &[&'a str]) -> HashMap<&'a str, Su
         let deleted = life.deletes.iter().map(|delete| delete.from).min();
         let until = if life.replaced_by.is_empty() {
             chain_until = deleted.unwrap_or(u64::MAX);
-            chain_until
+            chain_until.min(life.unseen_put_from.unwrap_or(u64::MAX))
         } else {
             ordered.get(place + 1).and_then(|next| lives[next].put).map_or(0, |put| put.from)
         };
@@ -272,9 +284,7 @@ fn check_refusals(
 }
 
 fn replaces_nothing(life: &VersionLife<'_>) -> bool {
-    life.put.is_some_and(|put| {
-        matches!(&put.what, Observation::RecordPut { expected: None, .. })
-    })
+    life.put.is_some_and(|put| matches!(&put.what, Observation::RecordPut { expected: None, .. }))
 }
 
 fn check_refusal(entry: &HistoryEntry, sure: Option<&SureLife>, findings: &mut KeyFindings<'_>) {

@@ -22,7 +22,9 @@ impl FencedResource {
         *stored = fence.max(*stored);
         let key = key.to_owned();
         // Within the lock, so that the history has the writes in their order.
-        client.recorder.record_now(client.number, Observation::FencedWrite { key, fence, accepted });
+        client
+            .recorder
+            .record_now(client.number, Observation::FencedWrite { key, fence, accepted });
     }
 }
 
