@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -101,34 +102,35 @@ impl RunningStore {
     }
 }
 
-/// A running `hapax`, with the connection by which clients reach it; a relay has none.
+/// A running `hapax`.
 pub(crate) struct HapaxNode {
     pub(crate) name: String,
     pub(crate) program: Program,
-    port: Option<u16>,
+    /// Where it listens; a relay for its administrator.
+    port: u16,
+    /// The connection by which clients reach it; a relay has none.
     pub(crate) link: Option<TcpProxy>,
-    /// It was killed or paused on purpose, so that its end says nothing.
-    pub(crate) disturbed: AtomicBool,
+    /// It was killed and is not known to listen again.
+    pub(crate) was_killed: AtomicBool,
 }
 
 impl HapaxNode {
-    fn start(name: &str, hapax: &Path, arguments: &[&str], port: Option<u16>) -> Self {
+    fn start(name: &str, hapax: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(hapax);
         // Without the developer's own settings.
         command.env_clear().current_dir("/").args(arguments);
         command.args(["--store-timeout", "1s", "--log-level", "warn", "--gauge-interval", "0s"]);
-        if let Some(port) = port {
-            command.args(["--listen", &format!("127.0.0.1:{port}")]);
-        }
+        let (port, is_relay) = (free_port(), arguments.first() == Some(&"relay"));
+        command.arg(if is_relay { "--admin" } else { "--listen" });
+        command.arg(format!("127.0.0.1:{port}"));
         let program = Program::start(name, command);
-        let link = port.map(TcpProxy::to);
-        Self { name: name.to_owned(), program, port, link, disturbed: AtomicBool::new(false) }
+        let link = (!is_relay).then(|| TcpProxy::to(port));
+        Self { name: name.to_owned(), program, port, link, was_killed: AtomicBool::new(false) }
     }
 
-    /// Waits until it listens, or, without a port, runs.
+    /// Waits until it listens.
     pub(crate) fn wait_until_ready(&self) -> anyhow::Result<()> {
-        let Some(port) = self.port else { return Ok(()) };
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
             if self.program.has_ended() || Instant::now() > deadline {
@@ -145,8 +147,8 @@ impl HapaxNode {
     }
 
     /// Whether it ended by itself, which no fault explains.
-    pub(crate) fn has_crashed(&self) -> bool {
-        self.program.has_ended() && !self.disturbed.load(Ordering::SeqCst)
+    fn has_crashed(&self) -> bool {
+        self.program.has_ended() && !self.was_killed.load(Ordering::SeqCst)
     }
 }
 
@@ -158,6 +160,7 @@ pub(crate) struct Installation {
     pub(crate) store: RunningStore,
     hapax: PathBuf,
     store_url: String,
+    crashes: Mutex<Vec<String>>,
 }
 
 impl Installation {
@@ -171,13 +174,19 @@ impl Installation {
             }
             _ => store.url(),
         };
-        let mut installation =
-            Self { nodes: Vec::new(), store_link, store, hapax: hapax.to_owned(), store_url };
+        let mut installation = Self {
+            nodes: Vec::new(),
+            store_link,
+            store,
+            hapax: hapax.to_owned(),
+            store_url,
+            crashes: Mutex::default(),
+        };
         for name in ["serve-1", "serve-2"] {
             let url = installation.store_url.clone();
             let arguments = ["serve", "--store", &url, "--sweep-interval", "2s"];
             // One after the other, so that the first one makes the tables.
-            installation.add(name, &arguments, true)?;
+            installation.add(name, &arguments)?;
         }
         Ok(installation)
     }
@@ -197,7 +206,7 @@ impl Installation {
                 "--wait",
                 "500ms",
             ];
-            self.add(name, &arguments, true)?;
+            self.add(name, &arguments)?;
         }
         Ok(())
     }
@@ -222,14 +231,13 @@ impl Installation {
                 "--max-attempts",
                 "100000",
             ];
-            self.add(name, &arguments, false)?;
+            self.add(name, &arguments)?;
         }
         Ok(())
     }
 
-    fn add(&mut self, name: &str, arguments: &[&str], listens: bool) -> anyhow::Result<()> {
-        let port = listens.then(free_port);
-        let node = HapaxNode::start(name, &self.hapax, arguments, port);
+    fn add(&mut self, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
+        let node = HapaxNode::start(name, &self.hapax, arguments);
         node.wait_until_ready()?;
         self.nodes.push(node);
         Ok(())
@@ -241,8 +249,27 @@ impl Installation {
         named.filter_map(HapaxNode::address).collect()
     }
 
+    /// Remembers processes that ended by themselves, before they are started again.
+    pub(crate) fn note_crashes(&self) {
+        for node in self.nodes.iter().filter(|node| node.has_crashed()) {
+            // Once: it counts as killed until it listens again.
+            node.was_killed.store(true, Ordering::SeqCst);
+            let crash = format!("{}\n{}", node.name, node.program.log_tail());
+            self.crashes.lock().unwrap_or_else(PoisonError::into_inner).push(crash);
+        }
+    }
+
+    /// The processes that ended by themselves, with the ends of their logs.
+    pub(crate) fn crashes(&self) -> Vec<String> {
+        self.crashes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Ends all faults: everything runs and every connection works.
     pub(crate) fn heal(&self) -> anyhow::Result<()> {
+        self.note_crashes();
+        if let Some(link) = &self.store_link {
+            link.resume();
+        }
         for node in &self.nodes {
             if let Some(link) = &node.link {
                 link.resume();
@@ -251,9 +278,6 @@ impl Installation {
                 node.program.restart();
             }
             node.wait_until_ready().context("after the faults")?;
-        }
-        if let Some(link) = &self.store_link {
-            link.resume();
         }
         Ok(())
     }

@@ -106,12 +106,24 @@ impl Nemesis<'_> {
         if kinds.is_empty() {
             return;
         }
-        while self.sleep(random.millis(50, 500)) {
-            let kind = *random.pick(&kinds);
+        // Every kind comes once before any comes again, so that a short run has them all.
+        let mut deck: Vec<FaultKind> = Vec::new();
+        let mut rest = random.millis(50, 400);
+        while self.sleep(rest) {
+            if deck.is_empty() {
+                deck.clone_from(&kinds);
+            }
+            let kind = deck.swap_remove(random.below(deck.len() as u64) as usize);
+            let began = Instant::now();
             let from = self.recorder.now();
             if let Some(target) = self.cause_one(kind, &mut random) {
                 let fault = Observation::Fault { kind: kind.name().to_owned(), target };
                 self.recorder.record(0, from, fault);
+            }
+            rest = random.millis(50, 400);
+            if kind.needs_store_server() {
+                // While the store is away nothing happens that could go wrong.
+                rest = rest.max(began.elapsed().min(Duration::from_secs(3)));
             }
         }
     }
@@ -122,13 +134,13 @@ impl Nemesis<'_> {
         let node = random.pick(&self.installation.nodes);
         match kind {
             FaultKind::KillHapax => {
-                self.revive_ended();
+                self.installation.note_crashes();
                 kill(node);
                 self.sleep(random.millis(0, 200));
                 node.program.restart();
                 // Not always: the next fault may hit a process that is starting.
                 if !random.one_in(4) && node.wait_until_ready().is_ok() {
-                    node.disturbed.store(false, Ordering::SeqCst);
+                    node.was_killed.store(false, Ordering::SeqCst);
                 }
                 return Some(node.name.clone());
             }
@@ -196,15 +208,6 @@ impl Nemesis<'_> {
         true
     }
 
-    /// What a supervisor does: a process that could not start, because its store was away, is started again.
-    fn revive_ended(&self) {
-        for node in &self.installation.nodes {
-            if node.program.has_ended() && node.disturbed.load(Ordering::SeqCst) {
-                node.program.restart();
-            }
-        }
-    }
-
     /// Sleeps; false if the run is over.
     fn sleep(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
@@ -220,7 +223,7 @@ impl Nemesis<'_> {
 }
 
 fn kill(node: &HapaxNode) {
-    node.disturbed.store(true, Ordering::SeqCst);
+    node.was_killed.store(true, Ordering::SeqCst);
     node.program.kill();
 }
 

@@ -112,7 +112,7 @@ impl TortureRun {
         let began = Instant::now();
         self.cause_faults(config, began, progress)?;
         self.installation.heal()?;
-        let crashed = self.crashed();
+        let crashed = self.installation.crashes();
         progress("the faults are over; draining");
         runtime.block_on(async {
             let ended = tokio::time::timeout(END_TIMEOUT, clients.join_all()).await;
@@ -184,7 +184,8 @@ impl TortureRun {
             WorkloadKind::Outbox => {
                 for _ in 0..3 {
                     let writer = OutboxWriter::to(&self.installation.store)?;
-                    clients.spawn(outbox::run(self.new_client("serve"), writer));
+                    let consumer = self.consumer.clone().context("a consumer")?;
+                    clients.spawn(outbox::run(self.new_client("serve"), writer, consumer));
                 }
             }
         }
@@ -230,11 +231,6 @@ impl TortureRun {
             anyhow::Ok(())
         })
         .context("the faults")
-    }
-
-    fn crashed(&self) -> Vec<String> {
-        let crashed = self.installation.nodes.iter().filter(|node| node.has_crashed());
-        crashed.map(|node| format!("{}\n{}", node.name, node.program.log_tail())).collect()
     }
 
     /// When everything works again, records are read and answers are asked for once more.

@@ -3,8 +3,8 @@
 use super::KeyFindings;
 use crate::history::{HistoryEntry, Observation};
 
-/// Leases are measured by another process in whole milliseconds, on the same machine.
-const CLOCK_MARGIN: u64 = 20_000;
+/// Leases are measured by another process in whole milliseconds, on the same machine, whose clock may be slewed.
+const CLOCK_MARGIN: u64 = 50_000;
 
 /// A grant whose answer was heard, and until when its owner could be sure of it.
 struct GrantedLock {

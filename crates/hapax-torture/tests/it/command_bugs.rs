@@ -82,16 +82,14 @@ impl CommandModel {
                 let answer = if changed { answer.to_uppercase() } else { answer };
                 moment.heard(CallOutcome::Done(CommandAnswer::Replayed(answer)))
             }
-        } else if row.owner.is_none() || row.failed {
-            let next = row.attempt + 1;
-            grant(row, next, moment)
-        } else if !lapsed && bug(CommandBug::TakenOverWithinLease, 3, moment) {
-            let next = row.attempt + 1;
-            grant(row, next, moment)
-        } else if !lapsed && bug(CommandBug::AttemptGrantedTwice, 3, moment) {
+        } else if !lapsed && bug(CommandBug::AttemptGrantedTwice, 3, moment) && row.attempt > 0 {
             let same = row.attempt;
             grant(row, same, moment)
-        } else if lapsed && (rerun || self.bug == CommandBug::RerunUnderRefuse) {
+        } else if row.owner.is_none()
+            || row.failed
+            || lapsed && (rerun || self.bug == CommandBug::RerunUnderRefuse)
+            || bug(CommandBug::TakenOverWithinLease, 3, moment)
+        {
             let next = row.attempt + 1;
             grant(row, next, moment)
         } else {

@@ -1,6 +1,7 @@
 //! The consumer's own database: the inbox entry and the effect are one transaction.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,7 +16,12 @@ const CONSUMER: &str = "torture";
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// PostgreSQL where that is the store, and otherwise a file of the consumer's own.
-pub(crate) enum ConsumerDatabase {
+pub(crate) struct ConsumerDatabase {
+    place: ConsumerPlace,
+    effects: AtomicU64,
+}
+
+enum ConsumerPlace {
     Sqlite(TempDir),
     Postgres(String),
 }
@@ -29,43 +35,55 @@ impl ConsumerDatabase {
             let mut client = client(&url).await?;
             hapax::postgres::migrate(&mut client).await?;
             client.batch_execute(table).await?;
-            return Ok(Self::Postgres(url));
+            return Ok(Self::at(ConsumerPlace::Postgres(url)));
         }
         let folder = tempfile::tempdir()?;
         let connection = Connection::open(folder.path().join("consumer.db"))?;
         hapax::sqlite::migrate(&connection)?;
         connection.execute_batch(table)?;
-        Ok(Self::Sqlite(folder))
+        Ok(Self::at(ConsumerPlace::Sqlite(folder)))
+    }
+
+    fn at(place: ConsumerPlace) -> Self {
+        Self { place, effects: AtomicU64::new(0) }
+    }
+
+    /// How many messages have had their effect.
+    pub(crate) fn effect_count(&self) -> u64 {
+        self.effects.load(Ordering::SeqCst)
     }
 
     /// Handles a message; whether its effect is stored.
     pub(crate) async fn receive(&self, id: &str) -> bool {
-        let handled = match self {
-            Self::Sqlite(folder) => {
+        let handled = match &self.place {
+            ConsumerPlace::Sqlite(folder) => {
                 let (file, id) = (folder.path().join("consumer.db"), id.to_owned());
                 let handled = tokio::task::spawn_blocking(move || receive_in_sqlite(&file, &id));
                 handled.await.context("the thread").and_then(|handled| handled)
             }
-            Self::Postgres(url) => {
+            ConsumerPlace::Postgres(url) => {
                 let handled = tokio::time::timeout(TIMEOUT, receive_in_postgres(url, id)).await;
                 handled.context("timeout").and_then(|handled| handled)
             }
         };
-        handled.unwrap_or(false)
+        if let Ok(MessageStatus::First) = handled {
+            self.effects.fetch_add(1, Ordering::SeqCst);
+        }
+        matches!(handled, Ok(MessageStatus::First | MessageStatus::Duplicate))
     }
 
     /// The ids of all effects.
     pub(crate) async fn effects(&self) -> anyhow::Result<Vec<String>> {
         let select = "SELECT id FROM torture_effects";
-        match self {
-            Self::Sqlite(folder) => {
+        match &self.place {
+            ConsumerPlace::Sqlite(folder) => {
                 let connection = Connection::open(folder.path().join("consumer.db"))?;
                 connection.busy_timeout(TIMEOUT)?;
                 let mut statement = connection.prepare(select)?;
                 let ids = statement.query_map([], |row| row.get(0))?;
                 Ok(ids.collect::<Result<_, _>>()?)
             }
-            Self::Postgres(url) => {
+            ConsumerPlace::Postgres(url) => {
                 let rows = client(url).await?.query(select, &[]).await?;
                 Ok(rows.iter().map(|row| row.get(0)).collect())
             }
@@ -79,33 +97,27 @@ async fn client(url: &str) -> anyhow::Result<tokio_postgres::Client> {
     Ok(client)
 }
 
-fn receive_in_sqlite(file: &PathBuf, id: &str) -> anyhow::Result<bool> {
+fn receive_in_sqlite(file: &PathBuf, id: &str) -> anyhow::Result<MessageStatus> {
     use hapax::sqlite::HapaxTransaction;
     let mut connection = Connection::open(file)?;
     connection.busy_timeout(TIMEOUT)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    match transaction.hapax().receive(CONSUMER, id)? {
-        MessageStatus::First => {
-            transaction.execute("INSERT INTO torture_effects VALUES (?1)", [id])?;
-            transaction.commit()?;
-            Ok(true)
-        }
-        MessageStatus::Duplicate => Ok(true),
-        MessageStatus::Busy => Ok(false),
+    let status = transaction.hapax().receive(CONSUMER, id)?;
+    if status == MessageStatus::First {
+        transaction.execute("INSERT INTO torture_effects VALUES (?1)", [id])?;
+        transaction.commit()?;
     }
+    Ok(status)
 }
 
-async fn receive_in_postgres(url: &str, id: &str) -> anyhow::Result<bool> {
+async fn receive_in_postgres(url: &str, id: &str) -> anyhow::Result<MessageStatus> {
     use hapax::postgres::HapaxTransaction;
     let mut client = client(url).await?;
     let mut transaction = client.transaction().await?;
-    match transaction.hapax().receive(CONSUMER, id).await? {
-        MessageStatus::First => {
-            transaction.execute("INSERT INTO torture_effects VALUES ($1)", &[&id]).await?;
-            transaction.commit().await?;
-            Ok(true)
-        }
-        MessageStatus::Duplicate => Ok(true),
-        MessageStatus::Busy => Ok(false),
+    let status = transaction.hapax().receive(CONSUMER, id).await?;
+    if status == MessageStatus::First {
+        transaction.execute("INSERT INTO torture_effects VALUES ($1)", &[&id]).await?;
+        transaction.commit().await?;
     }
+    Ok(status)
 }
