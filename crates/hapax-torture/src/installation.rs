@@ -4,13 +4,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use hapax_testkit::{Postgres, Program, Redis, TcpProxy, free_port};
 use tempfile::TempDir;
+
+use crate::power_cut_disk::PowerCutDisk;
 
 /// Where the data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -19,6 +21,8 @@ pub enum StoreKind {
     Sqlite,
     /// One Redis with an append-only file that is synced with every write.
     Redis,
+    /// One Redis that forgets everything when it is killed: the checker has to notice.
+    ForgetfulRedis,
     /// One PostgreSQL.
     Postgres,
 }
@@ -29,6 +33,7 @@ impl StoreKind {
         match self {
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
+            Self::ForgetfulRedis => "forgetful-redis",
             Self::Postgres => "postgres",
         }
     }
@@ -38,16 +43,19 @@ impl StoreKind {
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) enum RunningStore {
-    Sqlite(TempDir),
+    Sqlite(PathBuf),
     Redis(Redis),
     Postgres(Postgres),
 }
 
 impl RunningStore {
-    fn start(kind: StoreKind) -> anyhow::Result<Self> {
+    /// Starts it with its data in this folder; PostgreSQL has its own.
+    fn start(kind: StoreKind, folder: &Path) -> anyhow::Result<Self> {
+        let dir = folder.display().to_string();
         Ok(match kind {
-            StoreKind::Sqlite => Self::Sqlite(tempfile::tempdir()?),
-            StoreKind::Redis => Self::Redis(Redis::start()),
+            StoreKind::Sqlite => Self::Sqlite(folder.join("hapax.db")),
+            StoreKind::Redis => Self::Redis(Redis::with(&["--dir", &dir])),
+            StoreKind::ForgetfulRedis => Self::Redis(Redis::with(&["--appendonly", "no"])),
             StoreKind::Postgres => Self::Postgres(Postgres::start()),
         })
     }
@@ -55,7 +63,7 @@ impl RunningStore {
     /// The URL without a proxy in between.
     pub(crate) fn url(&self) -> String {
         match self {
-            Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("hapax.db").display()),
+            Self::Sqlite(file) => format!("sqlite:{}", file.display()),
             Self::Redis(redis) => redis.url(),
             Self::Postgres(postgres) => postgres.url(),
         }
@@ -158,15 +166,24 @@ pub(crate) struct Installation {
     pub(crate) nodes: Vec<HapaxNode>,
     pub(crate) store_link: Option<TcpProxy>,
     pub(crate) store: RunningStore,
+    pub(crate) disk: Option<Arc<PowerCutDisk>>,
     hapax: PathBuf,
     store_url: String,
     crashes: Mutex<Vec<String>>,
+    _folder: TempDir,
 }
 
 impl Installation {
     /// Starts the store and two `hapax serve` on it.
-    pub(crate) fn start(kind: StoreKind, hapax: &Path) -> anyhow::Result<Self> {
-        let store = RunningStore::start(kind)?;
+    pub(crate) fn start(kind: StoreKind, hapax: &Path, power_cuts: bool) -> anyhow::Result<Self> {
+        let disk = match kind {
+            _ if !power_cuts => None,
+            StoreKind::Sqlite | StoreKind::Redis => Some(Arc::new(PowerCutDisk::make()?)),
+            _ => bail!("power cuts are for sqlite and redis"),
+        };
+        let folder = tempfile::tempdir()?;
+        let data = disk.as_ref().map_or_else(|| folder.path().to_owned(), |disk| disk.path());
+        let store = RunningStore::start(kind, &data)?;
         let store_link = store.port().map(TcpProxy::to);
         let store_url = match (&store_link, store.port()) {
             (Some(link), Some(port)) => {
@@ -178,9 +195,11 @@ impl Installation {
             nodes: Vec::new(),
             store_link,
             store,
+            disk,
             hapax: hapax.to_owned(),
             store_url,
             crashes: Mutex::default(),
+            _folder: folder,
         };
         for name in ["serve-1", "serve-2"] {
             let url = installation.store_url.clone();
@@ -247,6 +266,27 @@ impl Installation {
     pub(crate) fn addresses(&self, prefix: &str) -> Vec<String> {
         let named = self.nodes.iter().filter(|node| node.name.starts_with(prefix));
         named.filter_map(HapaxNode::address).collect()
+    }
+
+    /// The disk loses its power, and everything that ran on it dies and starts again.
+    pub(crate) fn cut_power(&self) -> anyhow::Result<()> {
+        let Some(disk) = &self.disk else { return Ok(()) };
+        self.note_crashes();
+        let _nobody = disk.wait_for_users();
+        let is_embedded = matches!(self.store, RunningStore::Sqlite(_));
+        let nodes = || self.nodes.iter().filter(|_| is_embedded);
+        nodes().for_each(|node| node.was_killed.store(true, Ordering::SeqCst));
+        disk.cut()?;
+        nodes().for_each(|node| node.program.kill());
+        self.store.kill();
+        disk.restore()?;
+        self.store.restart();
+        nodes().for_each(|node| node.program.restart());
+        for node in nodes() {
+            node.wait_until_ready()?;
+            node.was_killed.store(false, Ordering::SeqCst);
+        }
+        Ok(())
     }
 
     /// Remembers processes that ended by themselves, before they are started again.

@@ -9,6 +9,7 @@ mod check;
 pub mod history;
 mod installation;
 mod nemesis;
+mod power_cut_disk;
 mod random;
 mod recorder;
 mod report;

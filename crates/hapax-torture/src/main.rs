@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,6 +13,9 @@ use hapax_torture::history::{read_history, write_history};
 use hapax_torture::{
     FaultKind, StoreKind, TortureConfig, TortureReport, WorkloadKind, check_history, run_torture,
 };
+
+/// Set when the program runs with mounts of its own.
+const OWN_MOUNTS: &str = "HAPAX_TORTURE_OWN_MOUNTS";
 
 /// Breaks real hapax processes and stores, and checks what their clients saw.
 ///
@@ -49,7 +52,7 @@ struct TortureRunArgs {
     /// The workloads, with commas, or `all`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     workload: Vec<String>,
-    /// The faults, with commas, or `all`, or `none`.
+    /// The faults, with commas, or `none`; `all` are those that need no special rights: `all,power-cut`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     faults: Vec<String>,
     /// Write what was seen to this file, a line of JSON each.
@@ -58,6 +61,9 @@ struct TortureRunArgs {
     /// Run nothing; check the history in this file again.
     #[arg(long, conflicts_with = "history")]
     replay: Option<PathBuf>,
+    /// How many times the usual number of clients.
+    #[arg(long, default_value_t = 1)]
+    clients: u32,
     /// The `hapax` binary; by default the one beside this program.
     #[arg(long)]
     hapax: Option<PathBuf>,
@@ -69,9 +75,14 @@ fn main() -> ExitCode {
         Some(TortureCommand::Run(run)) => run,
         None => arguments.run,
     };
-    match run.execute() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
+    let needs_mounts = run.faults.iter().any(|name| name == FaultKind::PowerCut.name());
+    let outcome = if needs_mounts && std::env::var_os(OWN_MOUNTS).is_none() {
+        rerun_with_own_mounts()
+    } else {
+        run.execute().map(|is_clean| ExitCode::from(u8::from(!is_clean)))
+    };
+    match outcome {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("hapax-torture: {error:#}");
             ExitCode::from(2)
@@ -99,6 +110,7 @@ impl TortureRunArgs {
                 seed: self.seed.unwrap_or_else(random_seed),
                 workloads: chosen(&self.workload, &WorkloadKind::ALL)?,
                 faults: chosen(&self.faults, &FaultKind::ALL)?,
+                clients: self.clients,
             };
             eprintln!("{}: seed {}", store.name(), config.seed);
             let report = run_torture(&config, |line| eprintln!("{line}"))?;
@@ -130,14 +142,27 @@ fn show(report: &TortureReport) -> bool {
 
 /// The named values; `all` and `none` are names, too.
 fn chosen<T: ValueEnum + Copy>(names: &[String], all: &[T]) -> anyhow::Result<Vec<T>> {
-    match names {
-        [name] if name == "all" => Ok(all.to_vec()),
-        [name] if name == "none" => Ok(Vec::new()),
-        names => names
-            .iter()
-            .map(|name| T::from_str(name, false).map_err(|why| anyhow::anyhow!("{name}: {why}")))
-            .collect(),
+    let mut values = Vec::new();
+    for name in names {
+        match name.as_str() {
+            "all" => values.extend(all),
+            "none" => {}
+            _ => match T::from_str(name, false) {
+                Ok(value) => values.push(value),
+                Err(_) => anyhow::bail!("there is no {name}"),
+            },
+        }
     }
+    Ok(values)
+}
+
+/// Runs the program again with mounts of its own, which vanish with it, however it ends.
+fn rerun_with_own_mounts() -> anyhow::Result<ExitCode> {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private"]);
+    command.arg(std::env::current_exe()?).args(std::env::args_os().skip(1));
+    let status = command.env(OWN_MOUNTS, "1").status().context("unshare")?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(2)))
 }
 
 fn random_seed() -> u64 {

@@ -39,10 +39,12 @@ pub enum FaultKind {
     SlowClient,
     /// hapax does what it was asked, and the answer is lost.
     LoseClientAnswer,
+    /// The disk of SQLite or Redis loses its power and with it what was not synced. Needs the right to mount.
+    PowerCut,
 }
 
 impl FaultKind {
-    /// All of them.
+    /// All that need no special rights.
     pub const ALL: [Self; 12] = [
         Self::KillHapax,
         Self::PauseHapax,
@@ -73,12 +75,20 @@ impl FaultKind {
             Self::StallClient => "stall-client",
             Self::SlowClient => "slow-client",
             Self::LoseClientAnswer => "lose-client-answer",
+            Self::PowerCut => "power-cut",
         }
     }
 
     /// Processes and connections have a thread each, so that both kinds of faults meet.
     fn hits_processes(self) -> bool {
-        matches!(self, Self::KillHapax | Self::PauseHapax | Self::KillStore | Self::PauseStore)
+        matches!(
+            self,
+            Self::KillHapax
+                | Self::PauseHapax
+                | Self::KillStore
+                | Self::PauseStore
+                | Self::PowerCut
+        )
     }
 
     fn needs_store_server(self) -> bool {
@@ -157,6 +167,10 @@ impl Nemesis<'_> {
                 store.kill();
                 self.sleep(random.millis(0, 500));
                 store.restart();
+            }
+            FaultKind::PowerCut => {
+                let outcome = self.installation.cut_power();
+                assert!(outcome.is_ok(), "the power does not come back: {outcome:?}");
             }
             FaultKind::PauseStore => {
                 store.stop();

@@ -43,6 +43,8 @@ pub struct TortureConfig {
     pub workloads: Vec<WorkloadKind>,
     /// The faults; none for a quiet run.
     pub faults: Vec<FaultKind>,
+    /// How many times the usual number of clients.
+    pub clients: u32,
 }
 
 /// Runs, checks, and ends all processes. `progress` gets a line every few seconds.
@@ -72,7 +74,8 @@ struct TortureRun {
 
 impl TortureRun {
     fn start(config: &TortureConfig, runtime: &Runtime) -> anyhow::Result<Self> {
-        let mut installation = Installation::start(config.store, &config.hapax)?;
+        let power_cuts = config.faults.contains(&FaultKind::PowerCut);
+        let mut installation = Installation::start(config.store, &config.hapax, power_cuts)?;
         let recorder = Arc::new(HistoryRecorder::new());
         let has = |kind| config.workloads.contains(&kind);
         if has(WorkloadKind::Proxy) {
@@ -107,7 +110,7 @@ impl TortureRun {
         let mut clients = JoinSet::new();
         for kind in &config.workloads {
             let _guard = runtime.enter();
-            self.spawn_clients(*kind, &mut clients)?;
+            self.spawn_clients(*kind, config.clients, &mut clients)?;
         }
         let began = Instant::now();
         self.cause_faults(config, began, progress)?;
@@ -153,37 +156,42 @@ impl TortureRun {
         }
     }
 
-    fn spawn_clients(&self, kind: WorkloadKind, clients: &mut JoinSet<()>) -> anyhow::Result<()> {
+    fn spawn_clients(
+        &self,
+        kind: WorkloadKind,
+        factor: u32,
+        clients: &mut JoinSet<()>,
+    ) -> anyhow::Result<()> {
         match kind {
             WorkloadKind::Locks => {
                 let resource = Arc::new(locks::FencedResource::default());
-                for _ in 0..6 {
+                for _ in 0..6 * factor {
                     clients.spawn(locks::run(self.new_client("serve"), resource.clone()));
                 }
             }
             WorkloadKind::Records => {
-                for _ in 0..6 {
+                for _ in 0..6 * factor {
                     clients.spawn(records::run(self.new_client("serve")));
                 }
             }
             WorkloadKind::Commands => {
-                for _ in 0..6 {
+                for _ in 0..6 * factor {
                     clients.spawn(commands::run(self.new_client("serve")));
                 }
             }
             WorkloadKind::Events => {
-                for number in 0..3 {
+                for number in 0..3 * factor {
                     clients.spawn(events::run(number, self.client_maker("serve")));
                 }
             }
             WorkloadKind::Proxy => {
-                for _ in 0..5 {
+                for _ in 0..5 * factor {
                     clients.spawn(proxy::run(self.new_client("proxy")));
                 }
             }
             WorkloadKind::Outbox => {
-                for _ in 0..3 {
-                    let writer = OutboxWriter::to(&self.installation.store)?;
+                for _ in 0..3 * factor {
+                    let writer = OutboxWriter::to(&self.installation)?;
                     let consumer = self.consumer.clone().context("a consumer")?;
                     clients.spawn(outbox::run(self.new_client("serve"), writer, consumer));
                 }

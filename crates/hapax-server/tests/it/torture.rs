@@ -22,6 +22,7 @@ fn torture(store: StoreKind, seed: u64) {
         seed,
         workloads: WorkloadKind::ALL.to_vec(),
         faults: FaultKind::ALL.to_vec(),
+        clients: 1,
     };
     let report = run_torture(&config, |_| {}).expect("everything starts and ends");
     if !report.is_clean() {
@@ -59,4 +60,20 @@ fn torture_breaks_no_promise_on_redis() {
 #[test]
 fn torture_breaks_no_promise_on_postgres() {
     torture(StoreKind::Postgres, 13);
+}
+
+/// The same clients and checks on a store that breaks its word: they notice.
+#[test]
+fn torture_notices_a_redis_that_forgets() {
+    let config = TortureConfig {
+        hapax: PathBuf::from(env!("CARGO_BIN_EXE_hapax")),
+        store: StoreKind::ForgetfulRedis,
+        duration: Duration::from_secs(SECONDS / 2),
+        seed: 14,
+        workloads: vec![WorkloadKind::Records, WorkloadKind::Commands],
+        faults: vec![FaultKind::KillStore],
+        clients: 1,
+    };
+    let report = run_torture(&config, |_| {}).expect("everything starts and ends");
+    assert!(!report.violations.is_empty(), "{}", report.table());
 }

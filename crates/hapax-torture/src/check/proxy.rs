@@ -11,7 +11,7 @@ const AFTERMATH: u64 = 5_000_000;
 /// When the store, or the way to it, was disturbed.
 pub(super) fn store_faults(history: &[HistoryEntry]) -> Vec<(u64, u64)> {
     let faults = history.iter().filter(
-        |entry| matches!(&entry.what, Observation::Fault { kind, .. } if kind.contains("store")),
+        |entry| matches!(&entry.what, Observation::Fault { kind, .. } if kind.contains("store") || kind == "power-cut"),
     );
     faults.map(|entry| (entry.from, entry.to)).collect()
 }

@@ -10,21 +10,22 @@ use hapax::{Store, StoreConfig, Tenant};
 use tokio_postgres::{Client, NoTls};
 
 use crate::history::CallOutcome;
-use crate::installation::RunningStore;
+use crate::installation::{Installation, RunningStore};
+use crate::power_cut_disk::PowerCutDisk;
 
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a writer writes.
 pub(crate) enum OutboxWriter {
-    Sqlite(PathBuf),
+    Sqlite(PathBuf, Option<Arc<PowerCutDisk>>),
     Postgres(String, Option<Client>),
     Redis(Arc<dyn Store>),
 }
 
 impl OutboxWriter {
-    pub(crate) fn to(store: &RunningStore) -> anyhow::Result<Self> {
-        Ok(match store {
-            RunningStore::Sqlite(folder) => Self::Sqlite(folder.path().join("hapax.db")),
+    pub(crate) fn to(installation: &Installation) -> anyhow::Result<Self> {
+        Ok(match &installation.store {
+            RunningStore::Sqlite(file) => Self::Sqlite(file.clone(), installation.disk.clone()),
             RunningStore::Postgres(postgres) => Self::Postgres(postgres.url(), None),
             RunningStore::Redis(redis) => {
                 Self::Redis(hapax::open(&redis.url(), &StoreConfig::default())?)
@@ -42,10 +43,12 @@ impl OutboxWriter {
         let item = QueueItem::new(&Tenant::default(), "torture", "{}").key(key);
         let id = ItemId::to_string(&item.id);
         let outcome = match self {
-            Self::Sqlite(file) => {
-                let file = file.clone();
-                let written =
-                    tokio::task::spawn_blocking(move || write_to_sqlite(&file, &item, rolls_back));
+            Self::Sqlite(file, disk) => {
+                let (file, disk) = (file.clone(), disk.clone());
+                let written = tokio::task::spawn_blocking(move || {
+                    let _using = disk.as_ref().map(|disk| disk.use_files());
+                    write_to_sqlite(&file, &item, rolls_back)
+                });
                 written.await.unwrap_or_else(|error| CallOutcome::Unknown(error.to_string()))
             }
             Self::Postgres(url, client) => {
