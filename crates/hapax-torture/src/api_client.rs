@@ -60,17 +60,28 @@ pub(crate) struct ApiClient {
     addresses: Vec<String>,
     next: usize,
     connection: Option<SendRequest<Full<Bytes>>>,
+    has_failed: bool,
 }
 
 impl ApiClient {
     pub(crate) fn new(addresses: &[String], number: u32) -> Self {
-        Self { addresses: addresses.to_vec(), next: number as usize, connection: None }
+        Self {
+            addresses: addresses.to_vec(),
+            next: number as usize,
+            connection: None,
+            has_failed: false,
+        }
     }
 
     /// Changes to the next address.
     pub(crate) fn move_on(&mut self) {
         self.connection = None;
         self.next += 1;
+    }
+
+    /// Whether a call has failed since this was asked.
+    pub(crate) fn take_failure(&mut self) -> bool {
+        std::mem::take(&mut self.has_failed)
     }
 
     /// Any of the addresses.
@@ -110,6 +121,7 @@ impl ApiClient {
         };
         if answer.is_err() {
             self.connection = None;
+            self.has_failed = true;
         }
         Some(answer)
     }

@@ -52,7 +52,7 @@ pub fn check_history(history: &[HistoryEntry]) -> Vec<Violation> {
             keys.entry((workload, key)).or_default().push(entry);
         }
     }
-    let store_faults = proxy::store_faults(history);
+    let is_undisturbed = count_faults(history).is_empty();
     let mut violations = Vec::new();
     for ((workload, key), mut entries) in keys {
         // A stable sort: what a single client saw stays in its order.
@@ -63,7 +63,7 @@ pub fn check_history(history: &[HistoryEntry]) -> Vec<Violation> {
             "records" => records::check(&entries, &mut findings),
             "commands" => commands::check(&entries, &mut findings),
             "events" => events::check(&entries, &mut findings),
-            "proxy" => proxy::check(&entries, &store_faults, &mut findings),
+            "proxy" => proxy::check(&entries, is_undisturbed, &mut findings),
             _ => outbox::check(&entries, &mut findings),
         }
         violations.append(&mut findings.found);

@@ -3,22 +3,9 @@
 use super::KeyFindings;
 use crate::history::{CallOutcome, HistoryEntry, Observation};
 
-/// A store call takes at most a second in a run, so a settle that fails takes longer than this.
-const QUICK: u64 = 900_000;
-/// A store may fail for some time after a fault has ended.
-const AFTERMATH: u64 = 5_000_000;
-
-/// When the store, or the way to it, was disturbed.
-pub(super) fn store_faults(history: &[HistoryEntry]) -> Vec<(u64, u64)> {
-    let faults = history.iter().filter(
-        |entry| matches!(&entry.what, Observation::Fault { kind, .. } if kind.contains("store") || kind == "power-cut"),
-    );
-    faults.map(|entry| (entry.from, entry.to)).collect()
-}
-
 pub(super) fn check(
     entries: &[&HistoryEntry],
-    store_faults: &[(u64, u64)],
+    is_undisturbed: bool,
     findings: &mut KeyFindings<'_>,
 ) {
     let mut effects =
@@ -34,7 +21,9 @@ pub(super) fn check(
         else {
             continue;
         };
-        if answer.replayed || is_surely_stored(entry, store_faults) {
+        // The proxy sends an answer after it is stored, but also if the store fails at that moment, because the effect
+        // has happened. No client sees the difference; without faults no store fails.
+        if answer.replayed || is_undisturbed {
             stored_by = stored_by.min(entry.to);
         }
         match said {
@@ -58,10 +47,4 @@ pub(super) fn check(
             findings.report(entry.to, what);
         }
     }
-}
-
-/// The proxy sends an answer after it is stored, unless the store fails at that moment: the effect has happened.
-fn is_surely_stored(entry: &HistoryEntry, store_faults: &[(u64, u64)]) -> bool {
-    let disturbed = |(from, to): &(u64, u64)| *from < entry.to && entry.from < to + AFTERMATH;
-    entry.to - entry.from < QUICK && !store_faults.iter().any(disturbed)
 }

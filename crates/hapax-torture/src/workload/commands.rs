@@ -18,7 +18,7 @@ struct RunningAttempt {
 
 pub(crate) async fn run(mut client: TortureClient) {
     while !client.is_over() {
-        client.wander();
+        client.prepare_call().await;
         // Sometimes a key of a few seconds ago: its answer must still be there.
         let key = client.key("command", KEYS, SECONDS);
         let key = if client.random.one_in(5) { earlier(&mut client, key) } else { key };

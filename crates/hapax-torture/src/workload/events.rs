@@ -48,7 +48,7 @@ async fn publish_all(client: &mut TortureClient, job: &str, stages: [&str; 2]) {
             if client.is_over() {
                 return;
             }
-            client.wander();
+            client.prepare_call().await;
             publish(client, job, stage, seq, false).await;
             client.pause(20).await;
         }

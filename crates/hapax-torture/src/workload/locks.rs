@@ -36,7 +36,7 @@ struct HeldLock {
 
 pub(crate) async fn run(mut client: TortureClient, resource: Arc<FencedResource>) {
     while !client.is_over() {
-        client.wander();
+        client.prepare_call().await;
         match take(&mut client).await {
             Some(held) => use_lock(&mut client, &resource, held).await,
             None => client.pause(40).await,

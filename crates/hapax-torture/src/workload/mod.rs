@@ -111,8 +111,12 @@ impl TortureClient {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    /// Sometimes the next call goes to another node.
-    pub(crate) fn wander(&mut self) {
+    /// Before the next call: after a failure wait a little, as clients do; sometimes change to another node.
+    pub(crate) async fn prepare_call(&mut self) {
+        if self.api.take_failure() {
+            let time = self.random.millis(20, 150);
+            tokio::time::sleep(time).await;
+        }
         if self.random.one_in(8) {
             self.api.move_on();
         }

@@ -38,7 +38,7 @@ pub(crate) async fn start_upstream(recorder: Arc<HistoryRecorder>) -> anyhow::Re
 
 pub(crate) async fn run(mut client: TortureClient) {
     while !client.is_over() {
-        client.wander();
+        client.prepare_call().await;
         let key = client.key("order", KEYS, SECONDS);
         order(&mut client, key).await;
         client.pause(15).await;

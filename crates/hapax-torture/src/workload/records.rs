@@ -16,7 +16,7 @@ type SeenVersions = HashMap<String, Option<String>>;
 pub(crate) async fn run(mut client: TortureClient) {
     let mut seen = SeenVersions::new();
     while !client.is_over() {
-        client.wander();
+        client.prepare_call().await;
         let key = client.key("record", 4, 10);
         if seen.len() > 64 {
             seen.retain(|known, _| *known == key);
