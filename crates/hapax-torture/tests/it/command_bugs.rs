@@ -21,7 +21,7 @@ enum CommandBug {
     InProgressAfterAnswer,
 }
 
-const LEASE_MS: u64 = 30;
+const LEASE_MS: u64 = 120;
 /// Few steps for each key, so that a history has many keys.
 const STEPS_PER_KEY: usize = 40;
 

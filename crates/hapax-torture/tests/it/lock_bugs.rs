@@ -18,7 +18,7 @@ enum LockBug {
     ResourceTakesAnything,
 }
 
-const TTL_MS: u64 = 40;
+const TTL_MS: u64 = 150;
 
 struct LockModel {
     bug: LockBug,

@@ -59,7 +59,7 @@ pub(crate) fn simulate(
             history.push(HistoryEntry { from, to, client, what });
         }
         // Some clients pause beyond their lease.
-        let pause = if moment.random.one_in(12) { 80_000 } else { 4000 };
+        let pause = if moment.random.one_in(12) { 300_000 } else { 4000 };
         let next = to + 1 + moment.random.below(pause);
         calls.push(Reverse((next + 1 + moment.random.below(800), client, next)));
     }
