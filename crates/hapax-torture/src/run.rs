@@ -24,7 +24,7 @@ use crate::workload::{
 };
 
 /// Every client ends within this time after the last fault.
-const END_TIMEOUT: Duration = Duration::from_secs(240);
+const END_TIMEOUT: Duration = Duration::from_secs(320);
 /// How many keys of each workload are asked for once more at the end.
 const KEYS_AT_THE_END: usize = 200;
 

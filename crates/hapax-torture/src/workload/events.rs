@@ -16,7 +16,7 @@ use crate::history::{LogPosition, Observation, SeenFrame};
 const FOLLOWERS: usize = 3;
 const EVENTS: u64 = 12;
 /// Nothing takes this long after the faults; a follower that does has lost an event.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(90);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(150);
 /// Longer than the pause between two keep-alives.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(4);
 

@@ -24,9 +24,12 @@ use crate::random::SeededRandom;
 use crate::recorder::HistoryRecorder;
 
 const KEYS: u64 = 6;
-/// How many messages of one writer may be ahead of all effects.
-const MOST_WAITING: u64 = 100;
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(90);
+/// How many messages may wait for their effects.
+const MOST_WAITING: u64 = 60;
+/// How long the relays may make no progress after the faults.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long they may take in all.
+const WHOLE_DRAIN_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Starts the webhook; its URL. It ends with the runtime.
 pub(crate) async fn start_webhook(
@@ -63,10 +66,9 @@ pub(crate) async fn run(
     mut writer: OutboxWriter,
     database: Arc<ConsumerDatabase>,
 ) {
-    let mut committed = 0;
     while !client.is_over() {
         // The relays get the time that they need after a fault: at the end all messages have to be sent soon.
-        if committed > database.effect_count() + MOST_WAITING {
+        if database.waiting() > MOST_WAITING {
             client.pause(100).await;
             continue;
         }
@@ -75,7 +77,9 @@ pub(crate) async fn run(
         let held_open = client.random.millis(0, 30);
         let from = client.now();
         let (id, outcome) = writer.write(&key, held_open, rolls_back).await;
-        committed += u64::from(outcome.done().is_some());
+        if outcome.done().is_some() {
+            database.count_commit();
+        }
         let failed = !rolls_back && outcome.done().is_none();
         client.record(from, Observation::OutboxCommit { id, key, outcome });
         client.pause(if failed { 300 } else { 60 }).await;
@@ -91,16 +95,21 @@ pub(crate) async fn drain(
         Observation::OutboxCommit { id, outcome: CallOutcome::Done(()), .. } => Some(id.clone()),
         _ => None,
     });
-    let deadline = Instant::now() + DRAIN_TIMEOUT;
+    let began = Instant::now();
+    let (mut most, mut progress) = (0, began);
     loop {
-        let effects = match database.effects().await {
-            Err(error) if Instant::now() > deadline => return Err(error),
-            Err(_) => Vec::new(),
-            Ok(effects) => effects,
-        };
-        let seen: HashSet<&String> = effects.iter().collect();
-        if committed.iter().all(|id| seen.contains(id)) || Instant::now() > deadline {
-            for id in effects {
+        let effects = database.effects().await;
+        let count = effects.as_ref().map_or(0, Vec::len);
+        if count > most {
+            (most, progress) = (count, Instant::now());
+        }
+        let is_late = progress.elapsed() > DRAIN_TIMEOUT || began.elapsed() > WHOLE_DRAIN_TIMEOUT;
+        let is_done = effects.as_ref().is_ok_and(|effects| {
+            let seen: HashSet<&String> = effects.iter().collect();
+            committed.iter().all(|id| seen.contains(id))
+        });
+        if is_done || is_late {
+            for id in effects? {
                 recorder.record_now(0, Observation::InboxEffect { id });
             }
             return Ok(());

@@ -19,6 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct ConsumerDatabase {
     place: ConsumerPlace,
     effects: AtomicU64,
+    /// How many messages all writers have committed.
+    committed: AtomicU64,
 }
 
 enum ConsumerPlace {
@@ -45,12 +47,17 @@ impl ConsumerDatabase {
     }
 
     fn at(place: ConsumerPlace) -> Self {
-        Self { place, effects: AtomicU64::new(0) }
+        Self { place, effects: AtomicU64::new(0), committed: AtomicU64::new(0) }
     }
 
-    /// How many messages have had their effect.
-    pub(crate) fn effect_count(&self) -> u64 {
-        self.effects.load(Ordering::SeqCst)
+    /// Counts a message that was committed.
+    pub(crate) fn count_commit(&self) {
+        self.committed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many committed messages have not had their effect, about: effects of unknown commits count, too.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.committed.load(Ordering::SeqCst).saturating_sub(self.effects.load(Ordering::SeqCst))
     }
 
     /// Handles a message; whether its effect is stored.
