@@ -48,6 +48,11 @@ impl Program {
         self.process.stop();
     }
 
+    /// Pauses it (SIGSTOP), and returns when none of its threads is in a system call any more.
+    pub fn stop_all_threads(&self) {
+        self.process.stop_all_threads();
+    }
+
     /// Lets it continue (SIGCONT).
     pub fn cont(&self) {
         self.process.cont();
