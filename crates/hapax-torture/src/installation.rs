@@ -40,7 +40,7 @@ impl StoreKind {
 }
 
 /// The longest that a process may take to listen, on a busy machine.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) enum RunningStore {
     Sqlite(PathBuf),
@@ -203,7 +203,8 @@ impl Installation {
         };
         for name in ["serve-1", "serve-2"] {
             let url = installation.store_url.clone();
-            let arguments = ["serve", "--store", &url, "--sweep-interval", "2s"];
+            let arguments =
+                ["serve", "--store", &url, "--sweep-interval", "2s", "--sse-keep-alive", "1s"];
             // One after the other, so that the first one makes the tables.
             installation.add(name, &arguments)?;
         }

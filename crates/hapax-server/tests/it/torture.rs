@@ -11,8 +11,8 @@ use hapax_torture::{
 
 const SECONDS: u64 = 25;
 /// What every workload reaches on a slow machine that does other things, too.
-const LEAST_OF_EACH: usize = 20;
-const LEAST_FAULTS: usize = 4;
+const LEAST_OF_EACH: usize = 5;
+const LEAST_FAULTS: usize = 3;
 
 fn torture(store: StoreKind, seed: u64) {
     let config = TortureConfig {
