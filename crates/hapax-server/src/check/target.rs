@@ -212,7 +212,9 @@ impl Target {
 
     async fn ask_executions(&self) -> anyhow::Result<u64> {
         let what = || format!("GET {}", self.count);
-        let answer = self.client.call(get(self.count.clone()), self.timeout).await;
+        let mut request = get(self.count.clone());
+        request.headers_mut().extend(self.headers.clone());
+        let answer = self.client.call(request, self.timeout).await;
         let answer = answer.with_context(what)?;
         ensure!(answer.status == StatusCode::OK, "{} was answered {}", what(), answer.status);
         let count = answer.json::<Count>();
@@ -318,7 +320,7 @@ pub(super) fn described(answer: &FullResponse) -> String {
 }
 
 /// The last part of a problem document's type.
-pub(super) fn problem_code(answer: &FullResponse) -> Option<String> {
+fn problem_code(answer: &FullResponse) -> Option<String> {
     let problem: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
     let kind = problem.get("type")?.as_str()?;
     Some(kind.rsplit('/').next().unwrap_or(kind).to_owned())
