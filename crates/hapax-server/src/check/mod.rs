@@ -46,7 +46,7 @@ pub(crate) struct CheckArgs {
     /// The route that takes an Idempotency-Key
     #[arg(long, default_value = "/orders")]
     path: String,
-    /// The route that tells how many requests were executed
+    /// The route that tells how many requests were executed; http://… where it is not at the same address
     #[arg(long, default_value = "/executions")]
     count_path: String,
     /// The rules to check

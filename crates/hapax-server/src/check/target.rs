@@ -125,7 +125,11 @@ impl Target {
             let path = path.trim_start_matches('/');
             format!("{base}/{path}").parse::<Uri>().with_context(|| format!("{path:?} is no path"))
         };
-        let (path, count) = (url(&args.path)?.path().to_owned(), url(&args.count_path)?);
+        let path = url(&args.path)?.path().to_owned();
+        let count = match args.count_path.parse::<Uri>() {
+            Ok(elsewhere) if elsewhere.scheme().is_some() => elsewhere,
+            _ => url(&args.count_path)?,
+        };
         // Pooled connections may be closed by the server just when a request is sent; a check must not take
         // that for a missing answer.
         let client = HttpClientConfig::default()

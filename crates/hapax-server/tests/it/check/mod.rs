@@ -242,6 +242,20 @@ async fn check_sends_the_headers_and_knows_other_callers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn check_asks_for_the_count_at_another_address() {
+    let upstream = service::serve(routes()).await;
+    let proxy = Proxy::start(&upstream, "memory:", &[]);
+    let count = format!("{upstream}/executions");
+    let flags = ["--only", "replay,race", "--count-path", &count];
+    let (code, report) = check(&proxy.url(""), &flags).await;
+    assert_eq!((code, names(&report["holds"]).len()), (0, 2), "{report}");
+    let elsewhere = format!("{}/executions", start(Fault::None).await);
+    let (code, message) = check(&proxy.url(""), &["--count-path", &elsewhere]).await;
+    assert_eq!(code, 2, "{message}");
+    has(message.as_str().expect("an error"), &["counted 0 times"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn check_waits_where_a_running_request_is_423() {
     let service = locking::start(LockedAnswer { status: 423, ..CONFLICT }).await;
     let only = ["--profile", "ietf", "--only", "in-flight,race,race-answers,client-leaves"];
