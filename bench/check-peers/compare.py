@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PEERS, HAPAX = Path(sys.argv[1]), os.environ["HAPAX"]
+PEERS, BUILT = Path(sys.argv[1]), Path(os.environ["BUILT"])
+HAPAX = str(BUILT / "hapax")
 HERE = Path(__file__).parent
 PROFILES = ("ietf", "hapax")
 # Longer than the leases of the products, most of which are of a minute.
@@ -96,7 +97,7 @@ def wait_for_port(port: int) -> None:
             if client.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise SystemExit(f"nothing listens on port {port}")
+    raise RuntimeError(f"nothing listens on port {port}")
 
 
 class Supervised:
@@ -110,7 +111,7 @@ class Supervised:
         )
         variables = {**os.environ, **environment}
         Path(folder, ".env").touch()  # idempotent-proxy-server wants one
-        self.shell = subprocess.Popen(["sh", "-c", script], env=variables, cwd=folder, start_new_session=True)
+        self.shell = subprocess.Popen(["sh", "-c", script], env=variables, cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True)
 
     def restart_command(self) -> str:
         pid = f"{self.folder}/pid"
@@ -124,7 +125,7 @@ class Supervised:
 def start_upstream(folder: str) -> tuple[Supervised, str]:
     port = free_port()
     Path(folder, "upstream").mkdir()
-    upstream = Supervised(f"{PEERS}/debug/check-target", {"PORT": str(port)}, f"{folder}/upstream")
+    upstream = Supervised(f"{BUILT}/check-target", {"PORT": str(port)}, f"{folder}/upstream")
     wait_for_port(port)
     return upstream, f"http://127.0.0.1:{port}"
 
@@ -152,12 +153,15 @@ def check(product: Product, database: int, redis_port: int) -> dict:
                 command += product.flags.format(**values).split()
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode not in (0, 1):
-                    log = Path(folder, "log").read_text()[-2000:]
-                    raise SystemExit(f"{product.id}: {done.stderr}\n{log}")
+                    raise RuntimeError(done.stderr)
                 reports[profile] = json.loads(done.stdout)
+            except RuntimeError as error:
+                log = Path(folder, "log").read_text()[-2000:]
+                raise SystemExit(f"{product.id}: {error}\n{log}")
             finally:
                 for process in running:
                     process.stop()
+    (PEERS / f"result-{product.id}.json").write_text(json.dumps(reports, indent=1))
     print(f"{product.id}: done", file=sys.stderr, flush=True)
     return reports
 
@@ -199,7 +203,6 @@ def main() -> None:
             results = {product.id: reports for product, reports in zip(asked, done)}
     finally:
         server.kill()
-    (PEERS / "results.json").write_text(json.dumps(results, indent=1))
     print(f"{time.strftime('%Y-%m-%d')}, {platform.platform()}, {os.cpu_count()} processors\n")
     print_tables(asked, results)
 

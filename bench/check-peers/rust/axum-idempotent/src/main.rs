@@ -20,14 +20,14 @@ type SessionOfCaller = Arc<Mutex<HashMap<Vec<u8>, HeaderValue>>>;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let options = IdempotentOptions::default()
-        .use_idempotency_key_header(Some("Idempotency-Key"), true)
+        .use_idempotency_key_header(Some("Idempotency-Key"), false)
         .expire_after(3600);
     let app = example_check_target::routes()
         .layer(IdempotentLayer::<MokaStore>::new(options))
         .layer(from_fn(begin_session))
         .layer(
             SessionLayer::new(Arc::new(MokaStore::builder().build()))
-                .with_cookie_options(CookieOptions::build().name("session").max_age(3600)),
+                .with_cookie_options(CookieOptions::build().name("session").max_age(3600).path("/")),
         )
         .layer(CookieManagerLayer::new())
         .layer(from_fn_with_state(SessionOfCaller::default(), remember_session));
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Starts the caller's session, as a login would.
 async fn begin_session(session: Session<MokaStore>, request: Request, next: Next) -> Response {
     if session.id().is_none() {
-        let ttl = Some(ruts::store::Ttl::new(3600).expect("positive"));
+        let ttl = ruts::store::Ttl::new(3600).expect("positive");
         let _ = session.set("caller", &true, ttl, None).await;
     }
     next.run(request).await

@@ -13,7 +13,7 @@ macro_rules! protected {
     ($store:expr) => {
         example_check_target::routes().layer(IdempotencyLayer::new($store).scope(|parts| {
             let caller = parts.headers.get("authorization");
-            Some(caller.map_or("", |caller| caller.to_str().unwrap_or("")).to_owned())
+            Some(caller.map_or("anonymous", |caller| caller.to_str().unwrap_or("?")).to_owned())
         }))
     };
 }
