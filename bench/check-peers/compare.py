@@ -59,7 +59,6 @@ def products() -> list[Product]:
     def python(name: str, version: str, store: str) -> Product:
         return Product(name, version, store, uvicorn, {"PEER": name})
 
-    orders = {"URL_ORDERS": "{upstream}/orders", "URL_ORDERS/other-path": "{upstream}/orders/other-path"}
     return [
         *(layer(store) for store in ("memory", "SQLite", "Redis")),
         *(proxy(store) for store in ("memory", "SQLite", "Redis")),
@@ -70,8 +69,9 @@ def products() -> list[Product]:
             "idempotent-proxy-server",
             "1.2.2",
             "Redis",
-            f"{PEERS}/installed/bin/idempotent-proxy-server",
-            {"SERVER_ADDR": "{listen}", "REDIS_URL": "{store}", **orders},
+            # A shell does not pass on a variable with such a name.
+            f"env URL_ORDERS/other-path={{upstream}}/orders/other-path {PEERS}/installed/bin/idempotent-proxy-server",
+            {"SERVER_ADDR": "{listen}", "REDIS_URL": "{store}", "URL_ORDERS": "{upstream}/orders"},
             "--path /URL_ORDERS --count-path {upstream}/executions",
             before=True,
         ),

@@ -78,6 +78,16 @@ elif PEER == "idemkit":
 elif PEER == "idemptx":
     from idemptx import idempotent
     from idemptx.backend import AsyncRedisBackend
+    from idemptx.exceptions import ConflictRequestException, RequestInProgressException
+
+    # It leaves the statuses to the service.
+    @app.exception_handler(RequestInProgressException)
+    async def in_progress(_request: Request, error: Exception) -> Response:
+        return JSONResponse({"detail": str(error)}, 409)
+
+    @app.exception_handler(ConflictRequestException)
+    async def conflict(_request: Request, error: Exception) -> Response:
+        return JSONResponse({"detail": str(error)}, 422)
 
     @idempotent(storage_backend=AsyncRedisBackend(redis.asyncio.from_url(STORE)), required=False)
     async def create_order(request: Request) -> Response:

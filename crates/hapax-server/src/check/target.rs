@@ -214,6 +214,13 @@ impl Target {
         self.ask_executions().await
     }
 
+    /// Fails unless the service answers, and tells its count, which may be at another address.
+    pub(super) async fn is_up(&self) -> anyhow::Result<()> {
+        let uri: Uri = self.url().parse()?;
+        self.client.call(get(uri), self.timeout).await.with_context(|| self.url())?;
+        self.executions().await.map(drop)
+    }
+
     async fn ask_executions(&self) -> anyhow::Result<u64> {
         let what = || format!("GET {}", self.count);
         let mut request = get(self.count.clone());

@@ -5,23 +5,18 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::{
-    Answer, CheckResult, Executions, NotHeld, Order, Profile, Target, expect, has_status,
-    overlapping, same, seen, when_settled, wrong_answer,
+    Answer, CheckResult, Executions, NotHeld, Order, OrderRequest, Profile, Target, expect,
+    has_status, overlapping, same, seen, when_settled, wrong_answer,
 };
 
 const AT_ONCE: usize = 50;
 
-/// The answers to one request that was sent many times at once, and to one more after them.
-struct RaceAnswers {
-    at_once: Vec<Answer>,
-    settled: Answer,
-}
-
-async fn race(target: &Target) -> RaceAnswers {
+/// Sends one request many times at once.
+async fn race(target: &Target) -> (OrderRequest, Vec<Answer>) {
     let order = Order { delay_ms: Some(300), size: Some(100), ..Order::default() };
     let request = target.fresh(order);
-    let at_once = join_all((0..AT_ONCE).map(|_| target.send(&request))).await;
-    RaceAnswers { at_once, settled: when_settled(target, &request).await }
+    let answers = join_all((0..AT_ONCE).map(|_| target.send(&request))).await;
+    (request, answers)
 }
 
 pub(super) async fn runs_once(target: &Target) -> CheckResult {
@@ -32,12 +27,13 @@ pub(super) async fn runs_once(target: &Target) -> CheckResult {
 
 pub(super) async fn one_answer(target: &Target) -> CheckResult {
     let executions = Executions::from_now(target).await?;
-    let RaceAnswers { at_once, settled } = race(target).await;
+    let (request, at_once) = race(target).await;
     let ran = executions.count().await?;
     if ran > 1 {
         // Answers of several runs may look alike and are not one answer.
         return Err(NotHeld::Skipped(format!("{ran} of the 50 ran, see `race`")));
     }
+    let settled = when_settled(target, &request).await;
     for answer in &at_once {
         let expected = format!("409, or the one answer ({})", seen(&settled));
         expect(has_status(answer, 409) || same(answer, &settled), &expected, answer)?;
