@@ -77,8 +77,9 @@ fn server_without_report_interval_writes_nothing() {
     server.signal(rustix::process::Signal::TERM);
     server.ended();
     let observer = Observer::new(&store);
+    let page = PageRequest::new(0, 1);
     for job in keys::live_jobs(&Tenant::default()).iter().chain(&keys::node_jobs()) {
-        let attached = observer.0.attach(job, &PageRequest::new(0, 1));
+        let attached = observer.0.attach(job, &page);
         assert_eq!(observer.1.block_on(attached).unwrap(), None);
     }
 }
