@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hapax::activity::{ActivityEntry, ActivityReader, NodeReport, keys};
 use hapax::log::PageRequest;
 use hapax::{Key, Operation, Store, StoreConfig, Tenant};
+use hapax_testkit::{HttpStub, StubAnswer};
 
 use crate::cli_support::{hapax, run};
 use crate::support::server::Setup;
@@ -34,6 +35,13 @@ impl Observer {
     fn sum(&self, count: impl Fn(&ActivityEntry) -> u64) -> u64 {
         self.live().iter().map(count).sum()
     }
+}
+
+/// A service that takes everything.
+fn takes_all() -> HttpStub {
+    HttpStub::start(|_| {
+        StubAnswer::Respond("HTTP/1.1 204 Done\r\nContent-Length: 0\r\n\r\n".to_owned())
+    })
 }
 
 #[test]
@@ -77,8 +85,8 @@ fn server_without_report_interval_writes_nothing() {
     server.signal(rustix::process::Signal::TERM);
     server.ended();
     let observer = Observer::new(&store);
+    let page = PageRequest::new(0, 1);
     for job in keys::live_jobs(&Tenant::default()).iter().chain(&keys::node_jobs()) {
-        let page = PageRequest::new(0, 1);
         let attached = observer.0.attach(job, &page);
         assert_eq!(observer.1.block_on(attached).unwrap(), None);
     }
@@ -86,10 +94,11 @@ fn server_without_report_interval_writes_nothing() {
 
 #[test]
 fn relay_reports_its_sink_and_the_rows_that_it_sent() {
-    let store = TestStore::sqlite();
+    let (store, webhook) = (TestStore::sqlite(), takes_all());
     let mut command = hapax();
-    command.args(["relay", "--from", &store.url(), "--to", "stdout", "--config", "/dev/null"]);
-    let mut relay = HapaxProcess::start(command.args(["--report-interval", "50ms"]));
+    command.args(["relay", "--from", &store.url(), "--to", &webhook.url("/"), "--allow-private"]);
+    command.args(["--report-interval", "50ms", "--config", "/dev/null"]);
+    let mut relay = HapaxProcess::start(&mut command);
     let observer = Observer::new(&store);
     eventually("its sink is up", || {
         let nodes = observer.nodes();
@@ -109,9 +118,9 @@ fn relay_reports_its_sink_and_the_rows_that_it_sent() {
 
 #[test]
 fn proxy_reports_replays_once_and_labels_its_claims() {
-    let (store, upstream) = (TestStore::sqlite(), Setup::memory().start());
+    let (store, upstream) = (TestStore::sqlite(), takes_all());
     let mut command = hapax();
-    command.args(["proxy", "--upstream", &upstream.url(), "--store", &store.url()]);
+    command.args(["proxy", "--upstream", &upstream.url(""), "--store", &store.url()]);
     command.args(["--listen", "127.0.0.1:0", "--config", "/dev/null"]);
     command.args(["--report-interval", "50ms", "--node", "edge-1"]);
     let proxy = HapaxProcess::start(&mut command);
