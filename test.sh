@@ -91,7 +91,7 @@ python_that_makes_venvs() {
 # What the tests of a crate need beyond Rust, cc and the embedded engine.
 needs_of() {
     case $1 in
-    hapax | hapax-core | hapax-conformance | hapax-http-client | hapax-workload | example-common) ;;
+    hapax | hapax-core | hapax-conformance | hapax-http-client | hapax-workload | hapax-torture | example-common) ;;
     hapax-sqlite) echo setpriv ;;
     hapax-redis) echo redis valkey python openssl ;;
     hapax-postgres) echo postgres openssl ;;

@@ -127,13 +127,23 @@ impl Process {
         self.pid().is_some_and(|pid| !is_dead(pid) && !is_stopped(pid))
     }
 
-    fn has_exited(&self) -> bool {
+    pub(crate) fn has_exited(&self) -> bool {
         self.pid().is_none_or(is_dead)
     }
 
     /// Pauses the process, and returns when it is paused.
     pub(crate) fn stop(&self) {
         self.stop_one(self.running_pid());
+    }
+
+    /// Pauses the process, and returns when none of its threads is in a system call any more: a thread ends its call
+    /// before it stops.
+    pub(crate) fn stop_all_threads(&self) {
+        let pid = self.running_pid();
+        self.stop_one(pid);
+        self.wait_until("is paused with all threads", SIGNAL_TIMEOUT, || {
+            is_dead(pid) || threads_of(pid).iter().all(|thread| is_stopped(*thread))
+        });
     }
 
     /// Pauses the process and its children; the parent first, so that it starts no more children.
@@ -254,6 +264,16 @@ fn is_stopped(pid: Pid) -> bool {
 /// Whether the process is gone, or dead and not reaped yet.
 fn is_dead(pid: Pid) -> bool {
     stat(pid.as_raw()).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
+}
+
+fn threads_of(pid: Pid) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .map(Pid::from_raw)
+        .collect()
 }
 
 fn children_of(parent: Pid) -> Vec<Pid> {

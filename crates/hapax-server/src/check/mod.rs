@@ -37,7 +37,7 @@ The service needs two routes, ten lines in most frameworks (the guide has them i
 Use a copy of the service that serves nobody else: other requests change the count.
 
 Exit codes:
-  0   everything that was asked holds
+  0   everything that was asked holds, or is only recommended and --strict is not given
   1   something does not hold
   2   the service could not be asked: it cannot be reached, or is not such a service")]
 pub(crate) struct CheckArgs {
@@ -46,7 +46,7 @@ pub(crate) struct CheckArgs {
     /// The route that takes an Idempotency-Key
     #[arg(long, default_value = "/orders")]
     path: String,
-    /// The route that tells how many requests were executed
+    /// The route that tells how many requests were executed; http://… where it is not at the same address
     #[arg(long, default_value = "/executions")]
     count_path: String,
     /// The rules to check
@@ -70,6 +70,9 @@ pub(crate) struct CheckArgs {
     /// Only these checks, with commas between
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = check_name)]
     only: Vec<&'static str>,
+    /// Exit with 1 also where something is not as the rules only recommend (the draft's SHOULD)
+    #[arg(long)]
+    strict: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -79,8 +82,9 @@ pub(crate) struct CheckArgs {
 }
 
 pub(crate) async fn run(args: CheckArgs) -> anyhow::Result<ExitCode> {
+    let strict = args.strict;
     match check(args).await {
-        Ok(report) => Ok(if report.holds() { ExitCode::SUCCESS } else { 1.into() }),
+        Ok(report) => Ok(if report.holds(strict) { ExitCode::SUCCESS } else { 1.into() }),
         Err(error) => {
             print_note(format_args!("hapax: could not be checked: {error:#}"));
             Ok(2.into())
@@ -106,11 +110,16 @@ async fn check(args: CheckArgs) -> anyhow::Result<CheckReport> {
         target.begin_check();
         let verdict = match (check.ask)(&target).await {
             Ok(()) => CheckVerdict::Holds,
-            Err(NotHeld::Fails { expected, seen }) => CheckVerdict::Fails { expected, seen },
+            Err(NotHeld::Fails { expected, seen, wrong }) => {
+                match args.profile.requires(check.name, wrong) {
+                    true => CheckVerdict::Fails { expected, seen },
+                    false => CheckVerdict::NotRecommended { expected, seen },
+                }
+            }
             Err(NotHeld::Skipped(why)) => CheckVerdict::Skipped(why),
             Err(NotHeld::CouldNotAsk(error)) => return Err(error.context(check.name)),
         };
-        if let CheckVerdict::Fails { .. } = verdict {
+        if let CheckVerdict::Fails { .. } | CheckVerdict::NotRecommended { .. } = verdict {
             // Executions that nobody waits for must not be counted by the next check.
             target.final_executions().await?;
         }

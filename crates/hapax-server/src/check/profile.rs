@@ -1,6 +1,8 @@
 //! The rules that a service may promise to keep.
 
-/// A set of rules. They agree on most things; the fields below are where they differ.
+use super::checks::WrongPart;
+
+/// A set of rules. They agree on most things; the methods below are where they differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Profile {
     /// hapax's own, as its layer and its proxy keep them
@@ -20,12 +22,33 @@ impl Profile {
         }
     }
 
-    /// The status of a key that comes back with another request.
-    pub(super) fn reused_status(self) -> u16 {
+    /// Whether a key that comes back with another request may be refused with this status.
+    pub(super) fn may_refuse_reuse_with(self, status: u16) -> bool {
         match self {
-            Self::Hapax | Self::Ietf => 422,
-            Self::Stripe => 400,
+            Self::Hapax => status == 422,
+            // The draft says that 422 SHOULD be the answer, and that one of its three errors MUST be.
+            Self::Ietf => matches!(status, 400 | 409 | 422),
+            // Stripe's text says that the API "errors", and names no status.
+            Self::Stripe => (400..500).contains(&status),
         }
+    }
+
+    /// Whether a key that is none may be refused with this status.
+    pub(super) fn may_refuse_key_with(self, status: u16) -> bool {
+        match self {
+            Self::Hapax => status == 400,
+            Self::Ietf | Self::Stripe => (400..500).contains(&status),
+        }
+    }
+
+    /// Whether a service breaks these rules where this part of a check is wrong, or only leaves a
+    /// recommendation.
+    ///
+    /// Of what a server answers, the draft says SHOULD throughout. That a duplicate runs nothing is what the draft is
+    /// for, except that it leaves open (MAY) whether a request is known by its payload too.
+    pub(super) fn requires(self, check: &str, wrong: WrongPart) -> bool {
+        let may_ignore = ["other-body", "other-body-in-flight", "key-not-ascii"];
+        self != Self::Ietf || wrong == WrongPart::Executions && !may_ignore.contains(&check)
     }
 
     /// A key as this profile writes it in the header: the draft's is a string of RFC 8941.

@@ -10,7 +10,15 @@ use super::profile::Profile;
 
 pub(super) enum CheckVerdict {
     Holds,
-    Fails { expected: String, seen: String },
+    Fails {
+        expected: String,
+        seen: String,
+    },
+    /// Not as the rules recommend (SHOULD), which they leave to the service.
+    NotRecommended {
+        expected: String,
+        seen: String,
+    },
     Skipped(String),
 }
 
@@ -40,8 +48,12 @@ impl CheckFinding {
         match &self.verdict {
             CheckVerdict::Holds => line("✓", style(AnsiColor::Green), promise),
             CheckVerdict::Skipped(why) => line("-", Style::new(), &format!("not asked: {why}")),
-            CheckVerdict::Fails { expected, seen } => {
-                let mut text = line("✗", style(AnsiColor::Red), promise);
+            CheckVerdict::Fails { expected, seen }
+            | CheckVerdict::NotRecommended { expected, seen } => {
+                let mut text = match self.verdict {
+                    CheckVerdict::Fails { .. } => line("✗", style(AnsiColor::Red), promise),
+                    _ => line("!", style(AnsiColor::Yellow), &format!("recommended: {promise}")),
+                };
                 let _ = write!(text, "\n    expected: {expected}\n    seen:     {seen}");
                 for exchange in &self.exchanges {
                     let _ = write!(text, "\n      {exchange}");
@@ -57,8 +69,13 @@ impl CheckReport {
         Self { url, profile, findings: Vec::new() }
     }
 
-    pub(super) fn holds(&self) -> bool {
-        !self.findings.iter().any(|finding| matches!(finding.verdict, CheckVerdict::Fails { .. }))
+    /// Whether nothing fails and, where recommendations count as well, each is followed.
+    pub(super) fn holds(&self, with_recommendations: bool) -> bool {
+        !self.findings.iter().any(|finding| match finding.verdict {
+            CheckVerdict::Fails { .. } => true,
+            CheckVerdict::NotRecommended { .. } => with_recommendations,
+            CheckVerdict::Holds | CheckVerdict::Skipped(_) => false,
+        })
     }
 
     pub(super) fn heading(&self) -> String {
@@ -70,29 +87,36 @@ impl CheckReport {
             self.findings.iter().filter(|finding| which(&finding.verdict)).count()
         };
         format!(
-            "\n{} hold, {} do not, {} were not asked",
+            "\n{} hold, {} do not, {} are only recommended and do not, {} were not asked",
             count(|verdict| matches!(verdict, CheckVerdict::Holds)),
             count(|verdict| matches!(verdict, CheckVerdict::Fails { .. })),
+            count(|verdict| matches!(verdict, CheckVerdict::NotRecommended { .. })),
             count(|verdict| matches!(verdict, CheckVerdict::Skipped(_)))
         )
     }
 
     pub(super) fn json(&self) -> Value {
-        let (mut holds, mut fails, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let [mut holds, mut fails, mut recommended, mut skipped] = [const { Vec::new() }; 4];
         for CheckFinding { check, verdict, exchanges } in &self.findings {
+            let name = check.name;
+            let shown = |expected: &str, seen: &str| json!({"name": name, "expected": expected, "seen": seen, "exchange": exchanges});
             match verdict {
-                CheckVerdict::Holds => holds.push(json!(check.name)),
-                CheckVerdict::Fails { expected, seen } => fails.push(json!({
-                    "name": check.name,
-                    "expected": expected,
-                    "seen": seen,
-                    "exchange": exchanges,
-                })),
-                CheckVerdict::Skipped(why) => skipped.push(json!({"name": check.name, "why": why})),
+                CheckVerdict::Holds => holds.push(json!(name)),
+                CheckVerdict::Fails { expected, seen } => fails.push(shown(expected, seen)),
+                CheckVerdict::NotRecommended { expected, seen } => {
+                    recommended.push(shown(expected, seen));
+                }
+                CheckVerdict::Skipped(why) => skipped.push(json!({"name": name, "why": why})),
             }
         }
-        let profile = self.profile.name();
-        json!({"url": self.url, "profile": profile, "holds": holds, "fails": fails, "skipped": skipped})
+        json!({
+            "url": self.url,
+            "profile": self.profile.name(),
+            "holds": holds,
+            "fails": fails,
+            "recommended": recommended,
+            "skipped": skipped,
+        })
     }
 
     pub(super) fn junit(&self) -> String {
@@ -118,6 +142,14 @@ impl CheckReport {
                     "><failure message=\"{}\">expected: {}\n{}</failure></testcase>",
                     escaped(seen),
                     escaped(expected),
+                    escaped(&exchanges.join("\n"))
+                ),
+                // JUnit has no word for a recommendation: its test passes, and its output says the rest.
+                CheckVerdict::NotRecommended { expected, seen } => writeln!(
+                    text,
+                    "><system-out>recommended: {}\nseen: {}\n{}</system-out></testcase>",
+                    escaped(expected),
+                    escaped(seen),
                     escaped(&exchanges.join("\n"))
                 ),
             };
@@ -154,6 +186,7 @@ mod tests {
             CheckVerdict::Holds,
             CheckVerdict::Fails { expected: "1 < 2".into(), seen: "\"3\" & 4\u{1}".into() },
             CheckVerdict::Skipped("give --restart".into()),
+            CheckVerdict::NotRecommended { expected: "422".into(), seen: "400".into() },
         ];
         for (check, verdict) in CHECKS.iter().zip(verdicts) {
             let exchanges = vec!["POST /orders -> 201".to_owned()];
@@ -165,19 +198,29 @@ mod tests {
     #[test]
     fn check_report_shows_the_exchange_of_a_failure() {
         let report = report();
-        assert!(!report.holds());
-        assert_eq!(report.summary(), "\n1 hold, 1 do not, 1 were not asked");
+        assert!(!report.holds(false));
+        let summary = "\n1 hold, 1 do not, 1 are only recommended and do not, 1 were not asked";
+        assert_eq!(report.summary(), summary);
         let json = report.json();
         assert_eq!(json["holds"], json!([CHECKS[0].name]));
         assert_eq!(json["fails"][0]["expected"], "1 < 2");
         assert_eq!(json["fails"][0]["exchange"][0], "POST /orders -> 201");
         assert_eq!(json["skipped"][0]["why"], "give --restart");
+        assert_eq!(json["recommended"][0]["seen"], "400");
+    }
+
+    #[test]
+    fn check_report_holds_without_recommendations_unless_strict() {
+        let mut report = report();
+        report.findings.retain(|finding| !matches!(finding.verdict, CheckVerdict::Fails { .. }));
+        assert!(report.holds(false));
+        assert!(!report.holds(true));
     }
 
     #[test]
     fn check_junit_report_is_well_formed() {
         let junit = report().junit();
-        assert!(junit.contains("tests=\"3\" failures=\"1\" skipped=\"1\""), "{junit}");
+        assert!(junit.contains("tests=\"4\" failures=\"1\" skipped=\"1\""), "{junit}");
         assert!(junit.contains("message=\"&quot;3&quot; &amp; 4\u{fffd}\">expected: 1 &lt; 2\n"));
     }
 }

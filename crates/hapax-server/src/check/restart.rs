@@ -32,7 +32,7 @@ impl Restart {
         let status = status.with_context(what)?;
         ensure!(status.success(), "{} ended with {status}", what());
         let deadline = Instant::now() + LONGEST;
-        while let Err(error) = target.executions().await {
+        while let Err(error) = target.is_up().await {
             ensure!(Instant::now() < deadline, "after {}: {error:#}", what());
             sleep(Duration::from_millis(50)).await;
         }

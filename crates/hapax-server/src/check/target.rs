@@ -125,7 +125,11 @@ impl Target {
             let path = path.trim_start_matches('/');
             format!("{base}/{path}").parse::<Uri>().with_context(|| format!("{path:?} is no path"))
         };
-        let (path, count) = (url(&args.path)?.path().to_owned(), url(&args.count_path)?);
+        let path = url(&args.path)?.path().to_owned();
+        let count = match args.count_path.parse::<Uri>() {
+            Ok(elsewhere) if elsewhere.scheme().is_some() => elsewhere,
+            _ => url(&args.count_path)?,
+        };
         // Pooled connections may be closed by the server just when a request is sent; a check must not take
         // that for a missing answer.
         let client = HttpClientConfig::default()
@@ -210,9 +214,18 @@ impl Target {
         self.ask_executions().await
     }
 
+    /// Fails unless the service answers, and tells its count, which may be at another address.
+    pub(super) async fn is_up(&self) -> anyhow::Result<()> {
+        let uri: Uri = self.url().parse()?;
+        self.client.call(get(uri), self.timeout).await.with_context(|| self.url())?;
+        self.executions().await.map(drop)
+    }
+
     async fn ask_executions(&self) -> anyhow::Result<u64> {
         let what = || format!("GET {}", self.count);
-        let answer = self.client.call(get(self.count.clone()), self.timeout).await;
+        let mut request = get(self.count.clone());
+        request.headers_mut().extend(self.headers.clone());
+        let answer = self.client.call(request, self.timeout).await;
         let answer = answer.with_context(what)?;
         ensure!(answer.status == StatusCode::OK, "{} was answered {}", what(), answer.status);
         let count = answer.json::<Count>();
@@ -318,7 +331,7 @@ pub(super) fn described(answer: &FullResponse) -> String {
 }
 
 /// The last part of a problem document's type.
-pub(super) fn problem_code(answer: &FullResponse) -> Option<String> {
+fn problem_code(answer: &FullResponse) -> Option<String> {
     let problem: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
     let kind = problem.get("type")?.as_str()?;
     Some(kind.rsplit('/').next().unwrap_or(kind).to_owned())

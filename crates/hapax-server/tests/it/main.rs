@@ -45,3 +45,4 @@ mod soak_bus;
 mod soak_relay;
 mod sse_follow;
 mod support;
+mod torture;

@@ -9,8 +9,10 @@ mod replay;
 mod reuse;
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use hapax_http_client::FullResponse;
+use tokio::time::{Instant, sleep};
 
 use super::profile::Profile::{self, Hapax, Ietf, Stripe};
 use super::target::{Answer, Order, OrderRequest, Target, described};
@@ -20,6 +22,7 @@ pub(super) enum NotHeld {
     Fails {
         expected: String,
         seen: String,
+        wrong: WrongPart,
     },
     /// The check does not apply to this service, or needs a flag.
     Skipped(String),
@@ -31,6 +34,15 @@ impl From<anyhow::Error> for NotHeld {
     fn from(error: anyhow::Error) -> Self {
         Self::CouldNotAsk(error)
     }
+}
+
+/// What is wrong where a check fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WrongPart {
+    /// Something ran that must not, or did not run that must.
+    Executions,
+    /// The right number of executions, and a wrong answer.
+    Answer,
 }
 
 type CheckResult = Result<(), NotHeld>;
@@ -60,7 +72,7 @@ macro_rules! checks {
 
 pub(super) const CHECKS: &[Check] = checks![
     "replay", ALL, "a second request gets the first one's status and body and runs nothing", replay::replay;
-    "replay-headers", ALL, "a replay has the first answer's headers, but no cookies", replay::headers;
+    "replay-headers", &[Hapax, Ietf], "a replay has the first answer's headers (hapax: but no cookies)", replay::headers;
     "replay-marker", &[Hapax, Stripe], "a replay, and nothing else, says Idempotent-Replayed: true", replay::marker;
     "replay-expiry", &[Hapax], "a replay says until when it is kept (Idempotency-Expires)", replay::expires;
     "race", ALL, "of 50 requests at once one runs", race::runs_once;
@@ -79,7 +91,7 @@ pub(super) const CHECKS: &[Check] = checks![
     "key-too-long", &[Hapax, Stripe], "a longer key is refused, and nothing runs", keys::too_long;
     "key-empty", &[Hapax], "an empty key is refused, and nothing runs", keys::empty;
     "key-doubled", &[Hapax], "two keys in one request are refused, and nothing runs", keys::doubled;
-    "key-not-ascii", &[Hapax, Ietf], "a key that is not ASCII is refused, and nothing runs", keys::not_ascii;
+    "key-not-ascii", &[Hapax, Ietf], "a key that is not ASCII is no key: refused (ietf: or ignored)", keys::not_ascii;
     "empty-answer", ALL, "an empty answer is replayed", answers::empty;
     "no-content", ALL, "a 204 is replayed", answers::no_content;
     "binary-answer", ALL, "an answer that is not text is replayed byte for byte", answers::binary;
@@ -98,8 +110,13 @@ pub(super) const CHECKS: &[Check] = checks![
     "retention", ALL, "an answer is kept for the retention, and no longer", replay::retention;
 ];
 
-fn fails(expected: impl Into<String>, seen: impl Into<String>) -> NotHeld {
-    NotHeld::Fails { expected: expected.into(), seen: seen.into() }
+fn wrong_executions(expected: impl Into<String>, seen: impl Into<String>) -> NotHeld {
+    let wrong = WrongPart::Executions;
+    NotHeld::Fails { expected: expected.into(), seen: seen.into(), wrong }
+}
+
+fn wrong_answer(expected: impl Into<String>, seen: impl Into<String>) -> NotHeld {
+    NotHeld::Fails { expected: expected.into(), seen: seen.into(), wrong: WrongPart::Answer }
 }
 
 /// Fails with this expectation unless it is true; the answer is what was seen.
@@ -107,7 +124,7 @@ fn expect(holds: bool, expected: &str, answer: &Answer) -> CheckResult {
     if holds {
         return Ok(());
     }
-    Err(fails(expected, seen(answer)))
+    Err(wrong_answer(expected, seen(answer)))
 }
 
 fn seen(answer: &Answer) -> String {
@@ -117,8 +134,12 @@ fn seen(answer: &Answer) -> String {
     }
 }
 
-fn has_status(answer: &Answer, status: u16) -> bool {
-    answer.as_ref().is_ok_and(|answer| answer.status.as_u16() == status)
+fn status(answer: &Answer) -> Option<u16> {
+    answer.as_ref().ok().map(|answer| answer.status.as_u16())
+}
+
+fn has_status(answer: &Answer, wanted: u16) -> bool {
+    status(answer) == Some(wanted)
 }
 
 /// Whether it refuses the request for the request's own fault.
@@ -157,7 +178,7 @@ impl<'a> Executions<'a> {
         if ran == number {
             return Ok(());
         }
-        Err(fails(format!("{}: {why}", times(number)), times(ran)))
+        Err(wrong_executions(format!("{}: {why}", times(number)), times(ran)))
     }
 }
 
@@ -174,15 +195,60 @@ async fn replayed(target: &Target, order: Order) -> Result<(FullResponse, FullRe
     expect(same(&first, &second), &expected, &second)?;
     match (first, second) {
         (Ok(first), Ok(second)) => Ok((first, second)),
-        _ => Err(fails("two answers", "none")),
+        _ => Err(wrong_answer("two answers", "none")),
     }
 }
 
-/// Sends a request that must be refused with this status, and must not run.
-async fn refused(target: &Target, request: &OrderRequest, status: u16) -> Result<Answer, NotHeld> {
+/// Sends a request that must be refused with such a status, and must not run.
+async fn refused(
+    target: &Target,
+    request: &OrderRequest,
+    may_have: fn(Profile, u16) -> bool,
+) -> CheckResult {
     let executions = Executions::from_now(target).await?;
     let answer = target.send(request).await;
     executions.expect(0, "the request is refused").await?;
-    expect(has_status(&answer, status), &format!("status {status}"), &answer)?;
-    Ok(answer)
+    let is_right = status(&answer).is_some_and(|status| may_have(target.profile, status));
+    expect(is_right, &statuses(|status| may_have(target.profile, status)), &answer)
+}
+
+/// `status 400 or 422`, or `status 4xx` where all of them may be.
+fn statuses(may_be: impl Fn(u16) -> bool) -> String {
+    let all: Vec<_> = (400..500).filter(|status| may_be(*status)).collect();
+    match all.len() {
+        100 => "status 4xx".into(),
+        _ => format!("status {}", all.iter().map(u16::to_string).collect::<Vec<_>>().join(" or ")),
+    }
+}
+
+/// Sends the second request while the first one runs. Returns both answers.
+async fn overlapping(
+    target: &Target,
+    first: &OrderRequest,
+    second: &OrderRequest,
+) -> Result<(Answer, Answer), NotHeld> {
+    let before = target.executions().await?;
+    let second = async {
+        target.counted_more_than(before, Duration::from_millis(500)).await?;
+        Ok::<_, NotHeld>(target.send(second).await)
+    };
+    let (first, second) = tokio::join!(target.send(first), second);
+    Ok((first, second?))
+}
+
+/// The answer once it is no longer that of a request that still runs, or the last one of those.
+async fn when_settled(target: &Target, request: &OrderRequest) -> Answer {
+    let deadline = Instant::now() + target.timeout;
+    loop {
+        let answer = target.send(request).await;
+        if !says_wait(&answer) || Instant::now() > deadline {
+            return answer;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Whether the answer, for all that its status says, may be another one later.
+fn says_wait(answer: &Answer) -> bool {
+    status(answer).is_some_and(|status| matches!(status, 409 | 423 | 425 | 429 | 502..=504))
 }

@@ -1,40 +1,32 @@
 //! A key that comes back with something else: another body, query, path or caller.
 
-use std::time::Duration;
-
 use super::{
-    CheckResult, Executions, NotHeld, Order, Target, expect, fails, has_status, is_refusal,
-    refused, seen,
+    CheckResult, Executions, NotHeld, Order, Profile, Target, expect, is_refusal, overlapping,
+    refused, seen, status, statuses, wrong_answer, wrong_executions,
 };
 
 pub(super) async fn other_body(target: &Target) -> CheckResult {
     let request = target.fresh(Order::size(100));
     target.send(&request).await.ok();
     let other = request.order(Order::size(101));
-    refused(target, &other, target.profile.reused_status()).await.map(drop)
+    refused(target, &other, Profile::may_refuse_reuse_with).await
 }
 
 pub(super) async fn other_body_in_flight(target: &Target) -> CheckResult {
     let executions = Executions::from_now(target).await?;
     let request = target.fresh(Order { size: Some(100), ..Order::slow(1500) });
-    let second = async {
-        target.counted_more_than(executions.before, Duration::from_millis(500)).await?;
-        let other = request.clone().order(Order { size: Some(101), ..Order::slow(1500) });
-        Ok::<_, NotHeld>(target.send(&other).await)
-    };
-    let (_, second) = tokio::join!(target.send(&request), second);
-    let second = second?;
+    let other = request.clone().order(Order { size: Some(101), ..Order::slow(1500) });
+    let (_, second) = overlapping(target, &request, &other).await?;
     executions.expect(1, "the second request has the first one's key").await?;
-    let status = target.profile.reused_status();
-    let is_refused = has_status(&second, status) || has_status(&second, 409);
-    expect(is_refused, &format!("status {status} or 409"), &second)
+    let may_be = |status| status == 409 || target.profile.may_refuse_reuse_with(status);
+    expect(status(&second).is_some_and(may_be), &statuses(may_be), &second)
 }
 
 pub(super) async fn other_query(target: &Target) -> CheckResult {
     let request = target.fresh(Order::size(100));
     target.send(&request).await.ok();
     let other = request.suffix("?hapax-check=other-query");
-    refused(target, &other, target.profile.reused_status()).await.map(drop)
+    refused(target, &other, Profile::may_refuse_reuse_with).await
 }
 
 pub(super) async fn other_path(target: &Target) -> CheckResult {
@@ -51,12 +43,12 @@ pub(super) async fn other_path(target: &Target) -> CheckResult {
     let other = target.send(&request.suffix(OTHER)).await;
     match executions.count().await? {
         0 if is_refusal(&other) => Ok(()),
-        0 => Err(fails(
+        0 => Err(wrong_executions(
             "another run, or a refusal",
             format!("the first path's answer ({})", seen(&first)),
         )),
         1 => expect(other.is_ok(), "an answer", &other),
-        ran => Err(fails("1 execution", format!("{ran} executions"))),
+        ran => Err(wrong_executions("1 execution", format!("{ran} executions"))),
     }
 }
 
@@ -74,7 +66,7 @@ pub(super) async fn other_caller(target: &Target) -> CheckResult {
     expect(is_success, "an answer of its own", &other)?;
     let is_replay = other.is_ok_and(|answer| answer.headers.contains_key("idempotent-replayed"));
     if is_replay {
-        return Err(fails("an answer of its own", "a replay of the other caller's"));
+        return Err(wrong_answer("an answer of its own", "a replay of the other caller's"));
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! `hapax check`: right services, hapax's own layer and proxy, and services with planted faults.
 
+mod locking;
 mod service;
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -13,6 +15,7 @@ use crate::proxy_support::Proxy;
 use crate::support::{KillOnDrop, has, until_true};
 use example_check_target::routes;
 use hapax_testkit::free_port;
+use locking::{CONFLICT, LockedAnswer};
 use service::{FAULTS, Fault, start};
 
 /// The exit code and the JSON of `hapax check`, which runs beside the service in this process.
@@ -155,8 +158,135 @@ async fn check_knows_other_rules() {
         check(&first, &["--profile", "ietf", "--only", "replay,other-body,key-not-ascii"]),
         check(&second, &["--profile", "stripe", "--only", "other-body,server-error-kept,race"])
     );
-    assert_eq!(ietf.0, 0, "{}", ietf.1);
-    assert_eq!(names(&stripe.1["fails"]), ["other-body", "server-error-kept"], "{}", stripe.1);
+    assert_eq!((ietf.0, names(&ietf.1["holds"]).len()), (0, 3), "{}", ietf.1);
+    // Stripe's text says that a reused key is an error, and does not say which.
+    assert_eq!(names(&stripe.1["holds"]), ["race", "other-body"], "{}", stripe.1);
+    assert_eq!(names(&stripe.1["fails"]), ["server-error-kept"], "{}", stripe.1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_accepts_each_status_that_the_rules_allow() {
+    let ask = async |fault: Fault, profile: &str, only: &str| {
+        let (code, report) =
+            check(&start(fault).await, &["--profile", profile, "--only", only]).await;
+        let list = |name: &str| names(&report[name]).into_iter().map(String::from).collect();
+        let lists: [Vec<String>; 3] = [list("holds"), list("fails"), list("recommended")];
+        (code, lists)
+    };
+    let (key, body) = ("key-too-long", "other-body");
+    let held = |name: &str| (0, [vec![name.to_owned()], vec![], vec![]]);
+    let failed = |name: &str| (1, [vec![], vec![name.to_owned()], vec![]]);
+    let not_recommended = |name: &str| (0, [vec![], vec![], vec![name.to_owned()]]);
+    let (unprocessable, conflict) = (Fault::RefusesKeysWith422, Fault::RefusesReuseWith409);
+    assert_eq!(ask(unprocessable, "stripe", key).await, held(key));
+    assert_eq!(ask(unprocessable, "hapax", key).await, failed(key));
+    assert_eq!(ask(unprocessable, "hapax", "key-empty").await, failed("key-empty"));
+    assert_eq!(ask(conflict, "stripe", body).await, held(body));
+    assert_eq!(ask(conflict, "ietf", body).await, held(body));
+    assert_eq!(ask(conflict, "hapax", body).await, failed(body));
+    // A key that is no string of RFC 8941 may be refused or ignored, but not be used.
+    let not_ascii = "key-not-ascii";
+    assert_eq!(ask(unprocessable, "ietf", not_ascii).await, held(not_ascii));
+    assert_eq!(ask(Fault::IgnoresKeysNotAscii, "ietf", not_ascii).await, held(not_ascii));
+    assert_eq!(ask(Fault::ChecksThenActs, "ietf", not_ascii).await, not_recommended(not_ascii));
+    // The draft does not say that a replay has no cookies.
+    let headers = "replay-headers";
+    assert_eq!(ask(Fault::ReplaysCookies, "ietf", headers).await, held(headers));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_reports_recommendations_apart() {
+    let url = start(Fault::IgnoresBody).await;
+    let flags = ["--profile", "ietf", "--only", "replay,other-body"];
+    let (code, report) = check(&url, &flags).await;
+    assert_eq!((code, names(&report["recommended"])), (0, vec!["other-body"]), "{report}");
+    assert_eq!(report["recommended"][0]["expected"], "status 400 or 409 or 422", "{report}");
+    let (code, _) = check(&url, &[&flags[..], &["--strict"]].concat()).await;
+    assert_eq!(code, 1);
+    // A duplicate that ran is no recommendation.
+    let url = start(Fault::ForgetsAnswers).await;
+    let (code, report) = check(&url, &flags).await;
+    assert_eq!((code, names(&report["fails"])), (1, vec!["replay"]), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_does_not_ask_for_one_answer_of_several_runs() {
+    let ask =
+        async || check(&start(Fault::ChecksThenActs).await, &["--only", "race,race-answers"]).await;
+    let (_, report) = until_found(ask).await;
+    assert_eq!(names(&report["fails"]), ["race"], "{report}");
+    assert_eq!(names(&report["skipped"]), ["race-answers"], "{report}");
+    has(report["skipped"][0]["why"].as_str().expect("text"), &["ran", "`race`"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_sends_the_headers_and_knows_other_callers() {
+    let (one, other) = ("Authorization: Bearer one", "Authorization: Bearer two");
+    let (right, wrong) =
+        (start(Fault::WantsCaller).await, start(Fault::WantsAndIgnoresCaller).await);
+    let only = ["--only", "replay,other-caller"];
+    let (code, message) = check(&right, &only).await;
+    assert_eq!(code, 2, "{message}");
+    has(message.as_str().expect("an error"), &["401"]);
+    let with_one = [&only[..], &["--header", one]].concat();
+    let (code, report) = check(&right, &with_one).await;
+    assert_eq!((code, names(&report["holds"])), (0, vec!["replay"]), "{report}");
+    assert_eq!(names(&report["skipped"]), ["other-caller"], "{report}");
+    let with_both = [&with_one[..], &["--other-caller", other]].concat();
+    let (code, report) = check(&right, &with_both).await;
+    assert_eq!((code, names(&report["holds"]).len()), (0, 2), "{report}");
+    let (code, report) = check(&wrong, &with_both).await;
+    assert_eq!((code, names(&report["fails"])), (1, vec!["other-caller"]), "{report}");
+    let shown = report["fails"][0]["exchange"].to_string();
+    assert!(shown.contains("authorization: …") && !shown.contains("Bearer"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_asks_for_the_count_at_another_address() {
+    let upstream = service::serve(routes()).await;
+    let proxy = Proxy::start(&upstream, "memory:", &[]);
+    let count = format!("{upstream}/executions");
+    let flags = ["--only", "replay,race", "--count-path", &count];
+    let (code, report) = check(&proxy.url(""), &flags).await;
+    assert_eq!((code, names(&report["holds"]).len()), (0, 2), "{report}");
+    let elsewhere = format!("{}/executions", start(Fault::None).await);
+    let (code, message) = check(&proxy.url(""), &["--count-path", &elsewhere]).await;
+    assert_eq!(code, 2, "{message}");
+    has(message.as_str().expect("an error"), &["counted 0 times"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_waits_where_a_running_request_is_423() {
+    let service = locking::start(LockedAnswer { status: 423, ..CONFLICT }).await;
+    let only = ["--profile", "ietf", "--only", "in-flight,race,race-answers,client-leaves"];
+    let (code, report) = check(&service.url, &only).await;
+    assert_eq!((code, names(&report["holds"])), (0, vec!["race", "client-leaves"]), "{report}");
+    // The draft recommends 409.
+    assert_eq!(names(&report["recommended"]), ["race-answers", "in-flight"], "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_tells_a_wedged_key_from_an_unknown_outcome() {
+    let ask = async |locked: LockedAnswer, profile: &str| {
+        let service = locking::start(locked).await;
+        let restart = service.restart_command();
+        let flags = ["--only", "crash-in-the-middle", "--timeout", "5s", "--profile", profile];
+        check(&service.url, &[&flags[..], &["--restart", &restart]].concat()).await
+    };
+    let waits = LockedAnswer { wait: Duration::from_secs(2), ..CONFLICT };
+    let (wedged, locked, waiting, draft, unknown) = tokio::join!(
+        ask(CONFLICT, "hapax"),
+        ask(LockedAnswer { status: 423, ..CONFLICT }, "hapax"),
+        ask(waits, "hapax"),
+        ask(CONFLICT, "ietf"),
+        ask(LockedAnswer { knows_crashes: true, ..CONFLICT }, "hapax"),
+    );
+    for (code, report) in [wedged, locked, waiting] {
+        assert_eq!((code, names(&report["fails"]).len()), (1, 1), "{report}");
+        has(report["fails"][0]["seen"].as_str().expect("text"), &["in progress"]);
+    }
+    assert_eq!((draft.0, names(&draft.1["recommended"]).len()), (0, 1), "{}", draft.1);
+    assert_eq!((unknown.0, names(&unknown.1["holds"]).len()), (0, 1), "{}", unknown.1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,7 +330,7 @@ async fn check_prints_a_table_and_writes_junit() {
         &text,
         &["✓ replay", "✗ other-body", "expected: status 422", "seen:", "POST /orders [idem"],
     );
-    has(&text, &["1 hold, 1 do not, 0 were not asked"]);
+    has(&text, &["1 hold, 1 do not, 0 are only recommended and do not, 0 were not asked"]);
     has(&std::fs::read_to_string(junit).expect("written"), &["tests=\"2\" failures=\"1\""]);
     assert_eq!(output.status.code(), Some(1));
 }

@@ -13,7 +13,7 @@ use example_check_target::routes;
 use hapax::memory::MemoryStore;
 use hapax_http::{CallerScope, FingerprintOf, IdempotencyConfig, IdempotencyLayer, Verdict};
 use hyper::body::Body as _;
-use hyper::header::{CONTENT_TYPE, HeaderValue, SET_COOKIE};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, SET_COOKIE};
 use hyper::{StatusCode, Uri};
 use tokio::net::TcpListener;
 
@@ -77,6 +77,13 @@ pub(super) enum Fault {
     RerunsClientErrors,
     RerunsBadGateway,
     RefusesInPlainText,
+    /// Not faults by all rules.
+    RefusesKeysWith422,
+    RefusesReuseWith409,
+    IgnoresKeysNotAscii,
+    /// Refuses everything, the count too, without `Authorization`. Not a fault.
+    WantsCaller,
+    WantsAndIgnoresCaller,
 }
 
 /// Serves the routes behind the layer with this fault; ends with the test's runtime. Returns its address.
@@ -105,7 +112,9 @@ fn config(fault: Fault, config: IdempotencyConfig) -> IdempotencyConfig {
     };
     match fault {
         Fault::IgnoresBody => config.with_fingerprint(FingerprintOf::Only(Vec::new())),
-        Fault::IgnoresCaller => config.with_scope(CallerScope::Single),
+        Fault::IgnoresCaller | Fault::WantsAndIgnoresCaller => {
+            config.with_scope(CallerScope::Single)
+        }
         Fault::RerunsNoContent => verdict(config, 204, Verdict::GiveBack),
         Fault::KeepsServerErrors => verdict(config, 500, Verdict::Keep),
         Fault::KeepsRefusals => verdict(config, 429, Verdict::Keep),
@@ -120,7 +129,14 @@ fn config(fault: Fault, config: IdempotencyConfig) -> IdempotencyConfig {
 async fn before(State(fault): State<Fault>, mut request: Request, next: Next) -> Response {
     let key = request.headers().get("idempotency-key").cloned();
     let headers = request.headers_mut();
+    let wants_caller = matches!(fault, Fault::WantsCaller | Fault::WantsAndIgnoresCaller);
+    if wants_caller && !headers.contains_key(AUTHORIZATION) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
     match (fault, key) {
+        (Fault::IgnoresKeysNotAscii, Some(key)) if !key.as_bytes().is_ascii() => {
+            headers.remove("idempotency-key");
+        }
         (Fault::ForgetsAnswers, _) => drop(headers.remove("idempotency-key")),
         (Fault::OneKeyForAll, None) => {
             headers.insert("idempotency-key", HeaderValue::from_static("no-key"));
@@ -156,6 +172,12 @@ async fn before(State(fault): State<Fault>, mut request: Request, next: Next) ->
         Fault::HasNoExpiry => drop(headers.remove("idempotency-expires")),
         Fault::FailsWaiters if status == StatusCode::CONFLICT => {
             return StatusCode::BAD_GATEWAY.into_response();
+        }
+        Fault::RefusesKeysWith422 if status == StatusCode::BAD_REQUEST => {
+            *answer.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+        }
+        Fault::RefusesReuseWith409 if status == StatusCode::UNPROCESSABLE_ENTITY => {
+            *answer.status_mut() = StatusCode::CONFLICT;
         }
         Fault::RefusesInPlainText if status.is_client_error() => {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));

@@ -168,7 +168,8 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
         let seen = entries.last().map_or(after.max(head.first - 1), |last| last.at.offset);
         let gap = |before, reason: &str| JobGap { before, reason: reason.to_owned() };
         let trimmed = (head.first > 1).then(|| gap(head.first, "trimmed"));
-        let loss = Some(head.epochs.last_loss()).filter(|loss| *loss > 0);
+        // Every log begins with a place before which nothing is known.
+        let loss = Some(head.epochs.last_loss()).filter(|loss| *loss > 1);
         let state = head.state.as_ref();
         let timeline = JobTimeline {
             epoch: head.epochs.last().0,

@@ -1,0 +1,73 @@
+//! What a run, or a history that is checked again, has shown.
+
+use std::fmt::Write;
+
+use crate::check::{Violation, count_faults, count_observations};
+use crate::history::HistoryEntry;
+use crate::timeline::draw_timeline;
+
+/// How many violations are drawn.
+const MOST_PICTURES: usize = 5;
+
+/// The result of a run.
+pub struct TortureReport {
+    /// The store's name.
+    pub store: String,
+    /// The seed of the run.
+    pub seed: u64,
+    /// How long it took.
+    pub seconds: u64,
+    /// Everything that was seen.
+    pub history: Vec<HistoryEntry>,
+    /// The broken promises.
+    pub violations: Vec<Violation>,
+    /// Processes that ended although nobody killed them, with the end of their logs.
+    pub crashed: Vec<String>,
+}
+
+impl TortureReport {
+    /// Whether every promise was kept and no process ended by itself.
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty() && self.crashed.is_empty()
+    }
+
+    /// A table in Markdown.
+    pub fn table(&self) -> String {
+        let join = |counts: Vec<(&str, usize)>| {
+            let counts = counts.iter().map(|(name, count)| format!("{name} {count}"));
+            counts.collect::<Vec<_>>().join(", ")
+        };
+        let calls: Vec<(&str, usize)> = count_observations(&self.history).into_iter().collect();
+        let faults: Vec<(&str, usize)> = count_faults(&self.history).into_iter().collect();
+        let unknown = self.history.iter().filter(|entry| entry.what.is_unknown()).count();
+        let sum = |counts: &[(&str, usize)]| counts.iter().map(|(_, count)| count).sum::<usize>();
+        let mut table = String::from("| | |\n|---|---|\n");
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(table, "| {name} | {value} |");
+        };
+        line("store", self.store.clone());
+        line("seed", self.seed.to_string());
+        line("seconds", self.seconds.to_string());
+        line("operations", format!("{} ({})", sum(&calls), join(calls.clone())));
+        line("of these with an unknown end", unknown.to_string());
+        line("faults", format!("{} ({})", sum(&faults), join(faults.clone())));
+        line("violations", self.violations.len().to_string());
+        table
+    }
+
+    /// Pictures of the first violations, and the logs of crashed processes.
+    pub fn pictures(&self) -> String {
+        let mut text = String::new();
+        for violation in self.violations.iter().take(MOST_PICTURES) {
+            let _ = writeln!(text, "{}", draw_timeline(&self.history, violation));
+        }
+        if self.violations.len() > MOST_PICTURES {
+            let more = self.violations.len() - MOST_PICTURES;
+            let _ = writeln!(text, "… and {more} more violations");
+        }
+        for crashed in &self.crashed {
+            let _ = writeln!(text, "ended by itself: {crashed}");
+        }
+        text
+    }
+}
