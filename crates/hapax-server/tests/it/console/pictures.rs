@@ -41,11 +41,11 @@ fn minute_of_node(node: &str, edge: &str, per_second: u64, at: u64) -> ActivityE
     let wave = (minute % 40).abs_diff(20) + minute * 7 % 5;
     let requests = per_second * (40 + wave);
     let (replays, waits, refusals) = (requests * 17 / 100, requests / 50, requests / 40);
-    let errors = if minute % 23 == 0 { requests / 60 } else { 0 };
+    let errors = if minute.is_multiple_of(23) { requests / 60 } else { 0 };
     let first_runs = requests - replays - waits - refusals - errors;
     let mut latency = LatencyHistogram::default();
     for sample in 0..requests {
-        let slow = if sample % 40 == 0 { 9_000 + wave * 300 } else { sample % 7 * 310 };
+        let slow = if sample.is_multiple_of(40) { 9_000 + wave * 300 } else { sample % 7 * 310 };
         latency.record(Duration::from_micros(900 + per_second * 20 + slow));
     }
     let counts = ActivityCounts {
