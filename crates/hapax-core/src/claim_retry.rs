@@ -9,14 +9,16 @@ use tokio::time::Instant;
 
 use crate::activity::{self, Activity};
 use crate::{
-    ClaimRequest, Claimed, Claims, GiveBack, Key, Step, StoreError, StoreResult, Token,
-    deadline_after, metric_names,
+    ClaimRequest, ClaimStep, Claimed, Claims, GiveBack, Key, OnUnknown, Step, StoreError,
+    StoreResult, Token, deadline_after, metric_names,
 };
 
 /// The longest pause between two polls of a waiter: a hint between nodes may be lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The shortest pause between two polls without a hint, also if a store cannot tell the lease.
 const LOOK_SOONEST: Duration = Duration::from_millis(10);
+/// The lease with which a claim becomes unknown at once.
+const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 
 /// The answer of [`claim`].
 pub(crate) struct ClaimAnswer {
@@ -33,7 +35,9 @@ pub(crate) struct ClaimAnswer {
 /// A claim whose answer does not arrive may have been granted without the caller's knowledge. After
 /// a lost connection the claim is repeated once with the same token, which yields the same grant.
 /// If that fails too, or if the caller drops this future before the answer, the claim is given back
-/// in the background, so that the key does not become *unknown* although nothing ran.
+/// in the background, so that the key does not become *unknown* although nothing ran. A claim that may
+/// have taken over an unknown outcome makes it unknown again: kept as failed, the next caller would
+/// run although the first owner may have acted.
 pub(crate) async fn claim(
     store: &Arc<dyn Claims>,
     key: &Key,
@@ -42,10 +46,14 @@ pub(crate) async fn claim(
     undo: GiveBack,
 ) -> StoreResult<ClaimAnswer> {
     let deadline = deadline_after(Instant::now(), wait);
+    let undo = match (ask.on_unknown, undo) {
+        (OnUnknown::TakeOver, GiveBack::Keep) => ClaimStep::Extend(SHORTEST_LEASE),
+        _ => ClaimStep::GiveBack(undo),
+    };
     let mut watch = None;
     loop {
         let asked_at = Instant::now();
-        let unheard = UndoOnDrop { store, key, token: &ask.token, undo };
+        let unheard = UndoOnDrop { store, key, token: &ask.token, undo: &undo };
         let answer = retry_once_on_disconnect(|| store.claim(key, ask)).await;
         match &answer {
             Err(error) if error.is_transient() => drop(unheard),
@@ -108,13 +116,13 @@ pub(crate) fn count_step<E: From<StoreError>>(
     result
 }
 
-/// A claim, or a step of one, whose answer has not arrived. Dropping this guard gives the claim back in
+/// A claim, or a step of one, whose answer has not arrived. Dropping this guard undoes the claim in
 /// the background; [`UndoOnDrop::heard`] disarms it.
 pub(crate) struct UndoOnDrop<'a> {
     pub(crate) store: &'a Arc<dyn Claims>,
     pub(crate) key: &'a Key,
     pub(crate) token: &'a Token,
-    pub(crate) undo: GiveBack,
+    pub(crate) undo: &'a ClaimStep,
 }
 
 impl UndoOnDrop<'_> {
@@ -128,7 +136,7 @@ impl Drop for UndoOnDrop<'_> {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (store, key, token) =
                 (Arc::clone(self.store), self.key.clone(), self.token.clone());
-            runtime.spawn(undo(store, key, token, self.undo));
+            runtime.spawn(undo(store, key, token, self.undo.clone()));
         }
     }
 }
@@ -147,12 +155,12 @@ const UNDO_LOST: Duration = Duration::from_secs(5);
 /// lease: the claim would be *unknown* although nothing ran. So errors are retried whatever the
 /// lease. The claim may also reach the store after the give-back, so [`Step::Lost`] is retried too,
 /// counted from the first one after the last error.
-async fn undo(store: Arc<dyn Claims>, key: Key, token: Token, how: GiveBack) {
+async fn undo(store: Arc<dyn Claims>, key: Key, token: Token, how: ClaimStep) {
     let permit = UNDOING.try_acquire();
     let (start, mut lost_since) = (Instant::now(), None);
     let mut pause = Duration::from_millis(50);
     loop {
-        let gives_up = match store.give_back(&key, &token, how).await {
+        let gives_up = match store.step(&key, &token, how.clone()).await {
             Ok(Step::Done(_)) => return,
             Ok(Step::Lost) => lost_since.get_or_insert_with(Instant::now).elapsed() >= UNDO_LOST,
             Err(_) => {

@@ -6,6 +6,7 @@ mod browser;
 mod bus_consume;
 mod check;
 mod cli_command;
+mod cli_demo;
 mod cli_doctor;
 mod cli_follow;
 mod cli_help;

@@ -133,10 +133,7 @@ fn check_reruns(attempts: &Attempts<'_>, findings: &mut KeyFindings<'_>) {
     let neighbours = attempts.iter().zip(attempts.iter().skip(1));
     for ((number, one), (next_number, next)) in neighbours {
         let grant = next.grant;
-        // Between two attempts that were heard there may be one that took over under `rerun` and was given back, because
-        // nobody heard of it.
-        let was_taken_over = *next_number > number + 1;
-        if !next.rerun && !was_taken_over && one.failed_from > grant.to {
+        if !next.rerun && one.failed_from > grant.to {
             let what = format!(
                 "attempt {next_number} was granted under `refuse`, but attempt {number} had not failed"
             );

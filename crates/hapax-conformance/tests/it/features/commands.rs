@@ -131,6 +131,24 @@ async fn command_begin_with_lost_replies_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn command_unheard_takeover_leaves_outcome_unknown() {
+    let (store, commands) = commands();
+    let refuse = CommandConfig::default().lease(secs(5));
+    granted(&commands, "k", &refuse).await;
+    sleep(secs(10)).await;
+    // The owner may have acted. Another caller takes over, and never hears of it.
+    store.plan([Fault::LostAnswer, Fault::LostAnswer]);
+    let rerun = refuse.clone().on_unknown(OnUnknown::TakeOver);
+    let begun = commands.begin(PAY, "k", &rerun).await;
+    assert!(matches!(begun, Err(CommandError::Store(_))));
+    sleep(secs(60)).await;
+    let begun = commands.begin(PAY, "k", &refuse).await.unwrap();
+    assert!(matches!(begun, Begun::OutcomeUnknown { .. }), "it would run twice: {begun:?}");
+    let begun = commands.begin(PAY, "k", &rerun).await.unwrap();
+    assert!(matches!(begun, Begun::Granted { attempt: 3, .. }), "{begun:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn command_completion_is_accepted_again_if_equal() {
     let (_, commands) = commands();
     let ticket = granted(&commands, "k", &CommandConfig::default()).await;

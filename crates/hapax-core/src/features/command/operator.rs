@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use crate::claim_retry::{UndoOnDrop, claim, retry_once_on_disconnect};
 use crate::claims::ClaimState;
-use crate::{Claimed, Claims, GiveBack, Key, OnUnknown, Operation, Step, StoreResult, Token};
+use crate::{
+    ClaimStep, Claimed, Claims, GiveBack, Key, OnUnknown, Operation, Step, StoreResult, Token,
+};
 
 use super::{CommandError, Commands, StoredResponse};
 
@@ -61,7 +63,7 @@ impl Commands {
                         // Without an answer to the second step the command fails again, with one more
                         // attempt; otherwise it would become unknown. If that step was applied, undoing
                         // changes nothing.
-                        let undo = GiveBack::Keep;
+                        let undo = &ClaimStep::GiveBack(GiveBack::Keep);
                         let unanswered = UndoOnDrop { store, key: &key, token: &token, undo };
                         let step = apply(store, &key, &token, decision).await?;
                         unanswered.heard();
