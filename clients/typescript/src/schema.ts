@@ -22,6 +22,7 @@ export interface components {
              */
             wait_ms?: number;
             on_unknown?: components["schemas"]["OnUnknown"];
+            label?: string;
         };
         BegunCommand: {
             state: string;
@@ -118,6 +119,7 @@ export interface components {
              * @default 2592000000
              */
             retention_ms?: number;
+            label?: string;
         };
         RenewLease: {
             token: string;
@@ -153,6 +155,7 @@ export interface components {
              * @default 0
              */
             wait_ms?: number;
+            label?: string;
         };
         TakenLock: {
             token: string;
