@@ -26,6 +26,7 @@ use client::audit::AuditArgs;
 use client::command::CommandAction;
 use client::dead::DeadAction;
 use client::inbox::InboxAction;
+use client::overview::{OverviewArgs, SuppressedArgs};
 use client::queue::QueueAction;
 use client::task::TaskAction;
 use client::{ApiArgs, ApiCommandArgs, ServerActionArgs};
@@ -82,6 +83,10 @@ enum Action {
     Task(ServerActionArgs<TaskAction>),
     /// List what operators did and revealed.
     Audit(ApiCommandArgs<AuditArgs>),
+    /// Show what needs a person, the nodes, and the last hour.
+    Overview(ApiCommandArgs<OverviewArgs>),
+    /// List duplicates that did no harm.
+    Suppressed(ApiCommandArgs<SuppressedArgs>),
     /// List the tenants of a store.
     Tenant(client::tenant::TenantArgs),
     /// Make access tokens.
@@ -120,6 +125,8 @@ fn main() -> ExitCode {
             Action::Dead(args) => args.run(DeadAction::run).await,
             Action::Task(args) => args.run(TaskAction::run).await,
             Action::Audit(args) => args.run(AuditArgs::run).await,
+            Action::Overview(args) => args.run(OverviewArgs::run).await,
+            Action::Suppressed(args) => args.run(SuppressedArgs::run).await,
             Action::Tenant(args) => client::tenant::run(args).await,
             Action::Token(args) => client::token::run(args).await,
             Action::Completions(args) => client::print_completions(args).await,

@@ -14,6 +14,8 @@ pub(crate) use app::AppState;
 pub(crate) use local::{LocalApi, router_for_store};
 pub(crate) use request::auth::AccessPolicy;
 pub(crate) use router::router;
+pub(crate) use v1::operator::activity::overview::{Attention, ListedNode, Overview};
+pub(crate) use v1::operator::activity::suppressed::{ListedDuplicate, SuppressedList};
 pub(crate) use v1::operator::{
     AuditPage, AuditedAction, CommandList, ListedLock, LockList, SweepResult,
 };

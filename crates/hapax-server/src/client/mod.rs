@@ -9,6 +9,7 @@ pub(crate) mod follow;
 pub(crate) mod inbox;
 pub(crate) mod lock;
 mod note;
+pub(crate) mod overview;
 pub(crate) mod publish;
 pub(crate) mod queue;
 pub(crate) mod record;

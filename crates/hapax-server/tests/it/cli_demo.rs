@@ -7,8 +7,8 @@ use hapax_testkit::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cli_support::{hapax, run};
-use crate::support::eventually;
 use crate::support::http::HttpRequest;
+use crate::support::{eventually, has};
 
 #[test]
 fn demo_shows_every_edge_on_the_console_and_leaves_nothing() {
@@ -31,6 +31,10 @@ fn demo_shows_every_edge_on_the_console_and_leaves_nothing() {
     }
     let duplicates = || HttpRequest::new(&address, "GET", "/v1/operator/suppressed").send().json();
     eventually("a duplicate was suppressed", || duplicates()["items"][0].is_object());
+    let shown =
+        |command: &str| run(hapax().args([command, "--server", &format!("http://{address}")])).ok();
+    has(&shown("overview"), &["LAST HOUR", "REPLAYS", "proxy-", "webhook"]);
+    has(&shown("suppressed"), &["AFTER THE FIRST", "KEY HASH"]);
     let pid = Pid::from_raw(demo.id().cast_signed()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert!(demo.wait().unwrap().success());

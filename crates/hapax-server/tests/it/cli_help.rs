@@ -5,7 +5,7 @@ use crate::support::has;
 
 /// Each command, and after its colon its subcommands.
 const COMMANDS: &str = "
-    relay: demo: doctor: check: migrate: bench: publish: follow: completions: audit:
+    relay: demo: doctor: check: migrate: bench: publish: follow: completions: audit: overview: suppressed:
     line: simulate
     lock: take renew release show list force-release run
     record: get put patch delete
