@@ -15,7 +15,12 @@ fn reporting() -> Server {
         token("eyes", "shop", "'read'"),
         token("bank", "bank", "'data', 'admin'"),
     ];
-    Setup::memory().flags(&["--report-interval", "20ms"]).file(&tokens.concat()).start()
+    let server =
+        Setup::memory().flags(&["--report-interval", "20ms"]).file(&tokens.concat()).start();
+    eventually("the node has reported itself", || {
+        seen(&server, "/v1/operator/overview", "root")["nodes"][0].is_object()
+    });
+    server
 }
 
 fn seen(server: &Server, path: &str, token: &str) -> Value {
@@ -35,9 +40,10 @@ fn pay_twice(server: &Server, key: &str) {
     assert_eq!(again.status, 200);
 }
 
-fn sum(overview: &Value, count: &str) -> u64 {
+/// The count of an edge over all minutes: a test may run from one into the next.
+fn sum(overview: &Value, edge: &str, count: &str) -> u64 {
     let minutes = overview["minutes"].as_array().unwrap().iter();
-    minutes.filter_map(|minute| minute["edges"]["api"][count].as_u64()).sum()
+    minutes.filter_map(|minute| minute["edges"][edge][count].as_u64()).sum()
 }
 
 #[test]
@@ -45,10 +51,10 @@ fn overview_counts_first_runs_and_replays_of_the_tenant() {
     let server = reporting();
     pay_twice(&server, "k");
     eventually("the replay is counted", || {
-        sum(&seen(&server, "/v1/operator/overview", "eyes"), "replays") == 1
+        sum(&seen(&server, "/v1/operator/overview", "eyes"), "api", "replays") == 1
     });
     let overview = seen(&server, "/v1/operator/overview", "root");
-    assert_eq!((sum(&overview, "first_runs"), sum(&overview, "requests")), (1, 3));
+    assert_eq!((sum(&overview, "api", "first_runs"), sum(&overview, "api", "requests")), (1, 3));
     let minute = &overview["minutes"][0]["edges"]["api"];
     assert!(minute["p50_ms"].as_f64().unwrap() > 0.0, "{minute}");
     assert!(minute["p99_ms"].as_f64() >= minute["p50_ms"].as_f64(), "{minute}");
@@ -177,6 +183,8 @@ fn streams_of_the_tenant_are_counted() {
         of("eyes")["open"] == 0 && of("eyes")["ended"]["client"] == 1
     });
     assert_eq!(of("bank")["ended"]["client"], 0);
+    let overview = seen(&server, "/v1/operator/overview", "eyes");
+    assert_eq!(sum(&overview, "sse", "requests"), 1, "{overview}");
 }
 
 #[test]

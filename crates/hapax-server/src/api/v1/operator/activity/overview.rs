@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hapax::activity::{EdgeActivity, LatencyHistogram, NodeReport, by_minute};
+use hapax::activity::{
+    ActivityEntry, ActivityMinute, EdgeActivity, LatencyHistogram, NodeReport, StreamCounts,
+    by_minute,
+};
 use hapax::worker::paused;
 use hapax::{Finding, KeyKind, Severity, StoreResult, Tenant};
 use tokio::time::Instant;
@@ -31,7 +34,8 @@ pub(crate) struct Overview {
 pub(crate) struct OverviewMinute {
     /// When it began, in milliseconds since 1970.
     pub(crate) at: u64,
-    /// The activity of each kind of node: `api`, `proxy`, `relay`, `line`, `layer`.
+    /// The activity of each kind of node: `api`, `proxy`, `relay`, `line`, `layer`; `sse` are event streams that ended, with those
+    /// whose client did not read as errors.
     pub(crate) edges: BTreeMap<String, EdgeMinute>,
 }
 
@@ -262,7 +266,8 @@ pub(crate) async fn overview(State(app): State<AppState>, request: ApiRequest) -
         let edges = |edges: &BTreeMap<String, EdgeActivity>| {
             edges.iter().map(|(name, edge)| (name.clone(), EdgeMinute::new(edge))).collect()
         };
-        let minutes = by_minute(&entries);
+        let mut minutes = by_minute(&entries);
+        add_streams(&mut minutes, &entries);
         let minutes = minutes
             .iter()
             .map(|minute| OverviewMinute { at: minute.at, edges: edges(&minute.edges) })
@@ -271,6 +276,20 @@ pub(crate) async fn overview(State(app): State<AppState>, request: ApiRequest) -
         Ok(json_response(StatusCode::OK, &Overview { minutes, store, nodes, attention }))
     })
     .await
+}
+
+/// Adds event streams as an edge of their own: those that ended, and as errors those whose client did not read.
+fn add_streams(minutes: &mut [ActivityMinute], entries: &[ActivityEntry]) {
+    for ActivityEntry { at, streams, .. } in entries {
+        let StreamCounts { complete, client, slow, expired, shutdown, .. } = streams;
+        let ended = complete + client + slow + expired + shutdown;
+        let minute = minutes.iter_mut().find(|minute| minute.at == at / MINUTE * MINUTE);
+        if let Some(minute) = minute.filter(|_| ended > 0) {
+            let counts = &mut minute.edges.entry("sse".to_owned()).or_default().counts;
+            counts.requests += ended;
+            counts.errors += slow;
+        }
+    }
 }
 
 /// Looks at the store; never an error, because that is what the page is to show.
