@@ -6,6 +6,7 @@ use hapax::command::CommandState;
 use hapax::{ClaimView, Key, KeyKind, Operation, millis};
 
 use super::{HOUR, activity_since, now};
+use crate::api::request::reveal::Reveal;
 use crate::api::v1::audit::{AuditSubject, audited};
 use crate::api::v1::commands::schema::{ShownResponse, shown_response};
 use crate::api::v1::operator::find_tenant;
@@ -106,22 +107,9 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
             .iter()
             .filter_map(|entry| entry.keys.get(&key_hash))
             .for_each(|counts| seen.add(counts));
-        let life = KeyLife {
-            kind: request.segment(1).to_owned(),
-            masked: reveal.is_masked(),
-            response,
-            key_hash,
-            seen: SeenKey {
-                since,
-                claimed: seen.claimed,
-                renewed: seen.renewed,
-                settled: seen.settled,
-                replayed: seen.replayed,
-                waited: seen.waited,
-                refused: seen.refused,
-            },
-            ..KeyLife::of(&view)
-        };
+        let seen = SeenKey::new(since, &seen);
+        let life =
+            KeyLife { response, ..KeyLife::new(request.segment(1), key_hash, &view, seen, reveal) };
         Ok(json_response(StatusCode::OK, &life))
     })
     .await
@@ -159,9 +147,16 @@ async fn stored_response(app: &AppState, key: &Key) -> Result<Option<ShownRespon
     }))
 }
 
+impl SeenKey {
+    fn new(since: u64, counts: &KeyCounts) -> Self {
+        let KeyCounts { claimed, renewed, settled, replayed, waited, refused } = *counts;
+        Self { since, claimed, renewed, settled, replayed, waited, refused }
+    }
+}
+
 impl KeyLife {
-    /// The part that the claim itself tells.
-    fn of(view: &ClaimView) -> Self {
+    /// The life of a claim, without its answer.
+    fn new(kind: &str, key_hash: String, view: &ClaimView, seen: SeenKey, reveal: Reveal) -> Self {
         let now = now();
         let (state, lease_left, expires_in) = match &view.state {
             ClaimState::Pending { lease_left } => ("pending", Some(*lease_left), None),
@@ -174,7 +169,7 @@ impl KeyLife {
         let settled_ago = settled_ago.map(|(retention, left)| retention.saturating_sub(left));
         let before = |ago| now.saturating_sub(millis(ago));
         Self {
-            kind: String::new(),
+            kind: kind.to_owned(),
             state: state.to_owned(),
             fence: view.fence.map(|fence| fence.0),
             attempt: view.attempt,
@@ -183,18 +178,10 @@ impl KeyLife {
             settled_at: settled_ago.map(before),
             lease_left_ms: lease_left.map(millis),
             expires_in_ms: expires_in.map(millis),
-            key_hash: String::new(),
-            seen: SeenKey {
-                since: now,
-                claimed: 0,
-                renewed: 0,
-                settled: 0,
-                replayed: 0,
-                waited: 0,
-                refused: 0,
-            },
+            key_hash,
+            seen,
             response: None,
-            masked: true,
+            masked: reveal.is_masked(),
         }
     }
 }
