@@ -165,7 +165,9 @@ fn fault_32_last_seq_of_a_long_job_is_found_over_a_slow_line() {
 fn stalled_tail_shows_in_readiness_and_metrics() {
     let redis = Redis::start();
     let flags = ["--event-tail-limit", "300ms", "--event-poll", "50ms"];
-    let server = Setup::on(&redis.url()).flags(&flags).start();
+    // Reports to operators would have tails of their own.
+    let quiet = ["--report-interval", "0s"];
+    let server = Setup::on(&redis.url()).flags(&flags).flags(&quiet).start();
     server.publish("job-1", "vision", 10);
     let mut stream = follow(&server, WAYS[0], "job-1", &[]);
     assert_eq!(stream.expect().offset(), 1);
