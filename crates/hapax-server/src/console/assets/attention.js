@@ -9,7 +9,6 @@ const KINDS = {
   paused: { page: 'queues', tone: 'warn', text: ({ queue, text }) => `${queue}: ${text}` },
   store: { page: 'overview', tone: 'bad', text: ({ text }) => `The server is not ready: ${text}` },
   finding: { page: 'overview', tone: 'warn', text: ({ text }) => `The doctor: ${text}` },
-  task_failed: { page: 'audit', tone: 'bad', text: ({ text }) => text },
 };
 const OTHER = { page: 'overview', tone: 'warn', text: ({ text }) => text };
 

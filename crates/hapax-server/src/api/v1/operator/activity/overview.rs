@@ -187,7 +187,7 @@ impl ListedNode {
 /// Something that needs a person.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub(crate) struct Attention {
-    /// `store`, `finding`, `unknown`, `dead`, `target_away`, `paused` or `task_failed`.
+    /// `store`, `unknown` (not on Redis, which does not count them), `dead`, `paused`, `target_away` or `finding`.
     pub(crate) what: String,
     /// How many there are, if they are counted.
     #[schema(required)]
