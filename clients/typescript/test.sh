@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the TypeScript package: types, drift from the server's API, tests against the real server on SQLite,
 # Redis and PostgreSQL, and the packed tarball in an empty project, from ESM and CommonJS. Needs
-# target/debug/hapax and target/debug/with-servers (`cargo build --bin hapax --bin with-servers`).
+# target/debug/hapax and target/debug/with-servers (`cargo build --workspace --bins`).
 #
 #   clients/typescript/test.sh                     everything
 #   clients/typescript/test.sh core                the tests of test/core.test.ts alone
@@ -27,14 +27,16 @@ die() {
     exit 1
 }
 
-# Registries fail now and then.
+# Registries fail now and then. The last try shows what the others kept to themselves.
 with_retries() {
-    local pause
-    for pause in 5 15 45 0; do
-        "$@" && return
+    local pause log=$work/install.log
+    for pause in 5 15 45 90 0; do
+        "$@" >"$log" 2>&1 && return
+        printf 'clients/typescript/test.sh: failed, trying again in %s s: %s\n' "$pause" "$*" >&2
         sleep "$pause"
     done
-    die "failed four times: $*"
+    tail -n 40 "$log" >&2
+    die "failed five times: $*"
 }
 
 install_dependencies() {
@@ -42,7 +44,8 @@ install_dependencies() {
     # An interrupted earlier run leaves no stamp behind.
     cmp -s package-lock.json "$work/installed" && return
     rm -f "$work/installed"
-    with_retries npm ci --silent --ignore-scripts --no-audit --no-fund --prefix "$work"
+    # A package that this machine has had before is taken from npm's cache: the lock file has its hash.
+    with_retries npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --prefix "$work"
     cp package-lock.json "$work/installed"
 }
 
@@ -101,7 +104,7 @@ if [[ ${1:-} == --pack ]]; then
     exit 0
 fi
 for binary in "$HAPAX_TEST_BIN" "$with_servers"; do
-    [[ -x $binary ]] || die "$binary is missing: cargo build --bin hapax --bin with-servers"
+    [[ -x $binary ]] || die "$binary is missing: cargo build --workspace --bins"
 done
 if [[ ${1:-} == --update ]]; then
     generate_schema

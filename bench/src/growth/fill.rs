@@ -27,7 +27,7 @@ const EXPIRED_FOR: Duration = Duration::from_secs(10);
 
 /// When the filled rows expire.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum FillExpiry {
+pub(crate) enum FillExpiry {
     /// Within an hour, a day from now.
     Later,
     /// Keys that have expired, or that expire after this time where the engine deletes expired keys by itself.
@@ -35,16 +35,16 @@ pub(super) enum FillExpiry {
 }
 
 /// A store that can be filled.
-pub(super) struct FilledStore<'a> {
-    pub(super) server: &'a StoreServer,
-    pub(super) store: Arc<dyn Store>,
+pub(crate) struct FilledStore<'a> {
+    pub(crate) server: &'a StoreServer,
+    pub(crate) store: Arc<dyn Store>,
     url: String,
     /// The template's key on Redis.
     redis_key: Option<String>,
 }
 
 impl<'a> FilledStore<'a> {
-    pub(super) async fn open(server: &'a StoreServer, name: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn open(server: &'a StoreServer, name: &str) -> anyhow::Result<Self> {
         let url = server.url(name);
         let store = server.store_at(&url).await?;
         settle(&*store, &command_key(TEMPLATE)?, RETENTION).await?;
@@ -56,7 +56,7 @@ impl<'a> FilledStore<'a> {
     }
 
     /// Fills a stage of keys.
-    pub(super) async fn fill(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
+    pub(crate) async fn fill(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
         let begun = Instant::now();
         match self.server.engine() {
             Engine::Memory => self.fill_memory(stage, expiry).await?,
@@ -281,7 +281,7 @@ const fn rough_bytes(engine: Engine) -> u64 {
 }
 
 /// Refuses to fill what the machine has no room for.
-pub(super) fn ensure_room(engine: Engine, keys: u64) -> anyhow::Result<()> {
+pub(crate) fn ensure_room(engine: Engine, keys: u64) -> anyhow::Result<()> {
     const GIB: f64 = (1_u64 << 30) as f64;
     let needed = keys * rough_bytes(engine);
     let (free, place) = match engine {

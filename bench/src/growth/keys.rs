@@ -8,9 +8,9 @@ const SPACE: u64 = 1 << 48;
 
 /// Keys that were filled together: `count` of them, at even distances, in ascending order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeyStage {
-    pub(super) number: usize,
-    pub(super) count: u64,
+pub(crate) struct KeyStage {
+    pub(crate) number: usize,
+    pub(crate) count: u64,
 }
 
 impl KeyStage {

@@ -1,8 +1,8 @@
 //! How cost grows with what is stored: keys, expired rows, jobs and followers, outbox rows, processes.
 
-mod fill;
+pub(crate) mod fill;
 mod followers;
-mod keys;
+pub(crate) mod keys;
 mod operator;
 mod outbox;
 mod processes;
@@ -47,7 +47,7 @@ enum GrowthPart {
 }
 
 /// Reads `1e6` or `1000000`.
-fn parse_keys(text: &str) -> anyhow::Result<u64> {
+pub(crate) fn parse_keys(text: &str) -> anyhow::Result<u64> {
     let number: f64 = text.parse()?;
     anyhow::ensure!((100.0..=1e9).contains(&number), "between 100 and 1e9 keys");
     Ok(number as u64)

@@ -262,23 +262,37 @@ impl Key {
     /// The key as one text, reversibly: the parts joined by `:`, with `%`, `:`, `{` and `}`
     /// inside them percent-encoded.
     pub fn canonical(&self) -> String {
-        let parts = [self.tenant.as_str(), self.kind.as_str(), &self.scope, &self.name];
-        let mut text = String::with_capacity(parts.iter().map(|p| p.len() + 1).sum::<usize>());
-        for (i, part) in parts.into_iter().enumerate() {
+        let length = self.parts().map(|part| part.len() + 1).iter().sum();
+        let mut text = String::with_capacity(length);
+        self.write_canonical(|piece| text.push_str(piece));
+        text
+    }
+
+    fn parts(&self) -> [&str; 4] {
+        [self.tenant.as_str(), self.kind.as_str(), &self.scope, &self.name]
+    }
+
+    /// Writes the text of [`Key::canonical`] in pieces.
+    fn write_canonical(&self, mut write: impl FnMut(&str)) {
+        for (i, part) in self.parts().into_iter().enumerate() {
             if i > 0 {
-                text.push(':');
+                write(":");
             }
-            for c in part.chars() {
-                match c {
-                    '%' => text.push_str("%25"),
-                    ':' => text.push_str("%3A"),
-                    '{' => text.push_str("%7B"),
-                    '}' => text.push_str("%7D"),
-                    c => text.push(c),
-                }
+            for piece in part.split_inclusive(['%', ':', '{', '}']) {
+                let escaped = match piece.as_bytes().last() {
+                    Some(b'%') => "%25",
+                    Some(b':') => "%3A",
+                    Some(b'{') => "%7B",
+                    Some(b'}') => "%7D",
+                    _ => {
+                        write(piece);
+                        continue;
+                    }
+                };
+                write(&piece[..piece.len() - 1]);
+                write(escaped);
             }
         }
-        text
     }
 
     /// The partition of this key, below `partitions`. The result is stable.
@@ -291,9 +305,13 @@ impl Key {
     /// A stable 64-bit digest (FNV-1a of [`Key::canonical`]) for wake-up channels and advisory
     /// locks, where a collision costs one needless read.
     pub fn digest(&self) -> u64 {
-        self.canonical().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        let mut hash = 0xcbf2_9ce4_8422_2325;
+        self.write_canonical(|piece| {
+            for byte in piece.bytes() {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        });
+        hash
     }
 }
 

@@ -30,7 +30,10 @@ mod clock;
 mod config;
 mod error;
 mod features;
+mod hex;
 mod key;
+#[cfg(feature = "command")]
+mod lease_keeper;
 pub mod memory;
 pub mod metric_names;
 mod once;

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::hex::hex;
+
 /// The secret that proves ownership of a claim or of leased items.
 ///
 /// The caller creates the token before the first call, so that a claim whose answer was lost can be
@@ -21,14 +23,9 @@ impl Token {
     /// # Panics
     /// If the operating system provides no randomness: without it no claim would be safe.
     pub fn random() -> Self {
-        use fmt::Write;
         let mut bytes = [0_u8; 16];
         getrandom::fill(&mut bytes).expect("the operating system provides randomness");
-        let mut text = String::with_capacity(Self::RANDOM_DIGITS);
-        for byte in bytes {
-            let _ = write!(text, "{byte:02x}");
-        }
-        Self(text.into())
+        Self(hex(&bytes).into())
     }
 
     /// A random token that ends in a label of its owner, which operators see beside the claim. The label is

@@ -53,8 +53,11 @@ impl FullBody {
         if body.size_hint().lower() > max as u64 {
             return Err(too_large());
         }
+        // A body whose length is known needs no room to grow.
+        let most = body.size_hint().upper().and_then(|length| usize::try_from(length).ok());
+        let mut read =
+            ReservedBuffer::new(&config.limits.memory, most.map_or(max, |most| most.min(max)));
         let (mut body, since) = (pin!(body), Instant::now());
-        let mut read = ReservedBuffer::new(&config.limits.memory, max);
         let mut trailers = None;
         loop {
             // Silence is not enough of a limit: a byte now and then would hold the memory for ever.

@@ -123,7 +123,7 @@ impl ClaimGuard {
             }
             Err(_) => {
                 self.record(IdempotencyEvent::Lost);
-                Err(self.winner_response().await)
+                Err(Box::pin(self.winner_response()).await)
             }
         }
     }

@@ -107,7 +107,8 @@ where
                 Poll::Pending => break,
             }
         }
-        Streaming { reader, copy, head, verdict, length }.run(self, parts).await;
+        // Boxed, so that the futures of all the other responses are smaller.
+        Box::pin(Streaming { reader, copy, head, verdict, length }.run(self, parts)).await;
     }
 
     async fn settle_full(

@@ -63,8 +63,8 @@
 //!               │yes
 //!   request: caller, operation, key; read the body, fingerprint
 //!               │
-//!   claim ──────┼─ granted ─► first_run (a task): service ─► reader ─► copy ─► claim_guard: settle
-//!               │                                              └────► channel ─► client
+//!   claim ──────┼─ granted ─► first_run: service ─► reader ─► copy ─► claim_guard: settle
+//!               │             (attached_run)          └────► channel ─► client
 //!               ├─ settled ─► replay
 //!               ├─ busy ────► wait, claim again
 //!               └─ mismatch, unknown ─► problem
@@ -73,6 +73,7 @@
 #[doc = include_str!("../docs/idempotency-key.md")]
 pub mod guide {}
 
+mod attached_run;
 mod body;
 mod claim_guard;
 mod config;

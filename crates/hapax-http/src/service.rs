@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 use tracing::Instrument;
 
+use crate::attached_run::AttachedRun;
 use crate::claim_guard::{ClaimGuard, within};
 use crate::first_run::FirstRun;
 use crate::future::ResponseFuture;
@@ -225,7 +226,7 @@ where
         }
     }
 
-    /// Runs the service on a task of its own, to its end even if the client disconnects.
+    /// Runs the service, to its end even if the client disconnects.
     async fn run(mut self, ticket: Ticket, attempt: u32) -> Outcome<R, S::Error> {
         let (commands, lease) = (&self.shared.commands, self.shared.config.lease);
         let fence = ticket.fence;
@@ -245,8 +246,8 @@ where
         let claim = ClaimGuard::new(running, self.keyed, method, self.shared, guards);
         let (reply, response) = oneshot::channel();
         let run = FirstRun { claim, reply }.run(self.inner, !self.waited, self.request);
-        tokio::spawn(run.in_current_span());
-        let response = response.await.unwrap_or_else(|_| {
+        let response = AttachedRun::new(run.in_current_span()).response(response).await;
+        let response = response.unwrap_or_else(|_| {
             let problem = Problem::new(
                 ProblemKind::OutcomeUnknown,
                 "the service crashed while it handled the request; it may or may not have acted, \

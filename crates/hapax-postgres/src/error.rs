@@ -81,6 +81,15 @@ pub(crate) fn incompatible(reason: impl Into<String>) -> StoreError {
 pub(crate) fn server_error(code: &str, message: &str, timeout: Duration) -> StoreError {
     let reason = format!("{message} (SQLSTATE {code})");
     match (class(code), code) {
+        // PgBouncer has no code of its own for it.
+        ("08", _) if message.contains("unsupported startup parameter") => {
+            StoreError::Incompatible {
+                reason: format!(
+                    "{reason}: PgBouncer refuses settings of a session; add pgbouncer=true to the URL, or \
+                     `options` to its ignore_startup_parameters if its pool_mode is session"
+                ),
+            }
+        }
         (_, "53300") => StoreError::Unavailable { reason, source: None },
         ("53", _) => StoreError::Full { reason },
         (_, "25006") => StoreError::ReadOnly { reason },

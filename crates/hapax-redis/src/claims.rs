@@ -59,12 +59,23 @@ impl Claims for RedisStore {
     }
 
     async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
-        let reply = self.run(&LOOK, key, &[]).await?;
-        reply.read::<Option<Vec<Value>>>()?.map(view).transpose()
+        self.look_with(key, &[]).await
     }
 
     fn watch(&self, key: &Key) -> Watch {
         self.watch_key(key)
+    }
+}
+
+impl RedisStore {
+    /// As [`Claims::look`], without the value of a settled claim.
+    pub(crate) async fn look_without_value(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
+        self.look_with(key, &[b"1"]).await
+    }
+
+    async fn look_with(&self, key: &Key, args: &[&[u8]]) -> StoreResult<Option<ClaimView>> {
+        let reply = self.run(&LOOK, key, args).await?;
+        reply.read::<Option<Vec<Value>>>()?.map(view).transpose()
     }
 }
 

@@ -146,6 +146,11 @@ impl RedisClient {
         .await
     }
 
+    /// Looks for the masters again after a replica was taken for one; false if the address names a single server.
+    pub(crate) fn find_masters_again(&self) -> bool {
+        self.connection.find_masters_again()
+    }
+
     /// Sends a command to the master at that address; an empty one means the node of the command's key. A
     /// command whose reply was lost is not repeated.
     pub(crate) async fn send_to(&self, address: &str, cmd: &Cmd) -> StoreResult<Value> {

@@ -13,6 +13,10 @@ pub(crate) const NODE_TIMEOUT: &str = "the node did not reply in time";
 pub(crate) const UNCONFIRMED: &str =
     "too few replicas confirmed the write in time; it may or may not last";
 
+/// A part of the TLS library's text for a certificate that was not accepted.
+const UNTRUSTED: &str = "invalid peer certificate";
+const CA_ADVICE: &str = "`?ca=FILE` in the URL names another authority to trust";
+
 /// The class of an error, which decides about the connection and the caller's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RedisErrorClass {
@@ -88,6 +92,11 @@ impl ClassifiedError {
         match class {
             RedisErrorClass::Unconfirmed => {
                 StoreError::Unavailable { reason: UNCONFIRMED.into(), source: None }
+            }
+            RedisErrorClass::Disconnected | RedisErrorClass::Unavailable
+                if reason.contains(UNTRUSTED) =>
+            {
+                StoreError::Unavailable { reason: format!("{reason}; {CA_ADVICE}"), source: None }
             }
             RedisErrorClass::Disconnected | RedisErrorClass::Unavailable => {
                 StoreError::unavailable(error)

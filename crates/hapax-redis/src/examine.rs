@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hapax_core::{Clock, Finding, Promise, Severity, StoreResult, SystemClock};
+use hapax_core::{Clock, Finding, Promise, Severity, StoreError, StoreResult, SystemClock};
 use redis::{Value, cmd};
 
 use crate::client::{RedisClient, read};
@@ -23,6 +23,11 @@ struct MasterInfo {
 
 pub(crate) async fn findings(client: &RedisClient) -> StoreResult<Vec<Finding>> {
     let masters = gather(client).await?;
+    if masters.iter().any(|master| master.text("role") == "slave") && client.find_masters_again() {
+        // Waiting helps, so it is no finding, which would end a process that starts during a failover.
+        let reason = "a master has become a replica; looking for the new one".into();
+        return Err(StoreError::Unavailable { reason, source: None });
+    }
     let checks = [version, eviction, durability, replication, slots, clock];
     let worst = |check: fn(&MasterInfo) -> Option<Finding>| {
         masters.iter().filter_map(check).max_by_key(|finding| finding.severity)

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
-    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Claims, Key, KeyKind, OpenClaims,
+    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Key, KeyKind, OpenClaims,
     Oversight, StoreError, StoreResult, Tenant, Token,
 };
 use redis::Cmd;
@@ -35,7 +35,7 @@ impl Oversight for RedisStore {
             read(self.client.send_to(master, &scan).await?)?;
         let keys = names.iter().filter_map(|name| self.key_of(name));
         let looks = keys.map(|key| async {
-            let view = self.look(&key).await?;
+            let view = self.look_without_value(&key).await?;
             Ok::<_, StoreError>(view.and_then(|view| listed(key, view)))
         });
         let found = try_join_all(looks).await?;

@@ -21,6 +21,8 @@
 //! | lines of JSON | | the member `id` | the write |
 
 mod batch_size;
+#[cfg(any(feature = "amqp", feature = "nats", feature = "redis"))]
+mod broker_ca;
 mod config;
 pub mod consumer;
 mod message;

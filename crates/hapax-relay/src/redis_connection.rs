@@ -8,11 +8,12 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, FromRedisValue, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, PushKind, RedisError, RedisResult,
+    PushInfo, PushKind, RedisError, RedisResult, TlsCertificates,
 };
 use tokio::time::timeout;
 
 use crate::DeliveryError;
+use crate::broker_ca::{self, UNTRUSTED};
 use crate::shared_connection::{LiveConnection, SinkConnection};
 use crate::sinks::EndpointConfigError;
 
@@ -59,10 +60,22 @@ impl RedisLink {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let malformed =
             |_| EndpointConfigError::new("a Redis URL such as redis://host:6379/0 is expected");
+        let (url, ca) = broker_ca::take_ca(url)?;
+        if ca.is_some() && !url.starts_with("rediss:") {
+            return Err(broker_ca::ca_without_tls("rediss://"));
+        }
         let info = url.into_connection_info().map_err(malformed)?;
         // Only RESP3 reports a lost connection.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(info.set_redis_settings(settings)).map_err(malformed)?;
+        let info = info.set_redis_settings(settings);
+        let client = match ca {
+            Some(ca) => {
+                let root_cert = Some(ca.pem.into_bytes());
+                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })
+            }
+            None => Client::open(info),
+        };
+        let client = client.map_err(malformed)?;
         Ok(Self { client, connection: SinkConnection::new() })
     }
 
@@ -124,6 +137,9 @@ impl RedisLink {
             });
         match self.client.get_multiplexed_async_connection_with_config(&config).await {
             Ok(connection) => Ok(RedisConnection { connection, is_lost }),
+            Err(error) if broker_ca::is_untrusted(&error) => {
+                Err(DeliveryError::unreachable(UNTRUSTED))
+            }
             Err(error) => Err(DeliveryError::unreachable(describe("connect", &error))),
         }
     }

@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::binary;
+use tempfile::TempDir;
+
 use crate::command::{CLIENT_TIMEOUT, must_succeed};
+use crate::{binary, cleanup};
 
 /// Used instead of the machine's openssl.cnf, whose defaults differ between versions. The server's certificate is not the
-/// authority's own, which strict clients refuse.
+/// authority's own, which strict clients refuse. Nodes of a Redis Cluster are clients of one another.
 const CONFIGURATION: &str = "\
 [req]
 distinguished_name = name
@@ -22,7 +24,7 @@ subjectKeyIdentifier = hash
 [server]
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
-extendedKeyUsage = serverAuth
+extendedKeyUsage = serverAuth, clientAuth
 subjectAltName = IP:127.0.0.1, DNS:localhost
 subjectKeyIdentifier = hash
 authorityKeyIdentifier = keyid
@@ -70,5 +72,18 @@ impl Certificates {
             certificate: folder.join("server.pem"),
             key: folder.join("server.key"),
         }
+    }
+}
+
+/// Certificates that several servers share, in a folder of their own.
+pub(crate) struct SharedCertificates {
+    pub(crate) files: Certificates,
+    _folder: TempDir,
+}
+
+impl SharedCertificates {
+    pub(crate) fn make() -> Self {
+        let folder = cleanup::temp_folder("certificates-");
+        Self { files: Certificates::make_in(folder.path()), _folder: folder }
     }
 }

@@ -34,15 +34,34 @@ pub fn python() -> Option<PathBuf> {
 pub fn valkey_server() -> Option<PathBuf> {
     let binary =
         file_named_by("HAPAX_TEST_VALKEY").or_else(|| crate::find_binary("valkey-server").ok());
-    if binary.is_none() {
-        let skips = env::var("HAPAX_TEST_SKIP").unwrap_or_default();
-        let advice =
-            "install valkey-server, name one in HAPAX_TEST_VALKEY, or set HAPAX_TEST_SKIP=valkey";
-        assert!(may_skip("valkey", env::var_os("CI").is_some(), &skips), "{advice}");
-        let not_run = format!("NOT RUN: there is no valkey-server; {advice}");
-        writeln!(std::io::stderr(), "{not_run}").expect("cannot write to stderr");
-    }
-    binary
+    let advice =
+        "install valkey-server, name one in HAPAX_TEST_VALKEY, or set HAPAX_TEST_SKIP=valkey";
+    binary.or_else(|| skip("valkey", "there is no valkey-server", advice))
+}
+
+/// A Redis server of the oldest supported version for [`Redis::binary`](crate::Redis::binary):
+/// `HAPAX_TEST_REDIS_62`. `None` where a test may be skipped without one.
+///
+/// # Panics
+///
+/// When there is none and the test may not be skipped.
+pub fn redis_62_server() -> Option<PathBuf> {
+    let advice = "name one in HAPAX_TEST_REDIS_62, or set HAPAX_TEST_SKIP=redis-6.2";
+    let binary = file_named_by("HAPAX_TEST_REDIS_62");
+    binary.or_else(|| skip("redis-6.2", "there is no Redis 6.2", advice))
+}
+
+/// Says that a test is skipped without something that it needs.
+///
+/// # Panics
+///
+/// When the test may not be skipped.
+fn skip<T>(need: &str, missing: &str, advice: &str) -> Option<T> {
+    let skips = env::var("HAPAX_TEST_SKIP").unwrap_or_default();
+    assert!(may_skip(need, env::var_os("CI").is_some(), &skips), "{missing}: {advice}");
+    let not_run = format!("NOT RUN: {missing}; {advice}");
+    writeln!(std::io::stderr(), "{not_run}").expect("cannot write to stderr");
+    None
 }
 
 /// Whether a test may be skipped without a program: where `HAPAX_TEST_SKIP`, a list with commas, names

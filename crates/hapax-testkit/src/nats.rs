@@ -2,11 +2,13 @@
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::certificates::SharedCertificates;
 use crate::ports::{PortTaken, with_free_port};
 use crate::process::{Process, server_methods};
 use crate::{binary, cleanup};
@@ -19,6 +21,7 @@ pub struct Nats {
     process: Process,
     port: u16,
     arguments: Vec<String>,
+    certificates: Option<SharedCertificates>,
     folder: TempDir,
 }
 
@@ -33,6 +36,19 @@ impl Nats {
     /// Starts it with further arguments: `&["--auth", "secret"]`.
     pub fn with(arguments: &[&str]) -> Self {
         Self::launch(true, arguments)
+    }
+
+    /// Starts it so that it takes TLS connections only, with a certificate for `127.0.0.1` and `localhost` that the
+    /// authority in [`ca_path`](Self::ca_path) has signed.
+    pub fn tls() -> Self {
+        let certificates = SharedCertificates::make();
+        let shown = |path: &Path| path.display().to_string();
+        let (certificate, key) =
+            (shown(&certificates.files.certificate), shown(&certificates.files.key));
+        let arguments = ["--tls", "--tlscert", &certificate, "--tlskey", &key];
+        let mut nats = Self::launch(true, &arguments);
+        nats.certificates = Some(certificates);
+        nats
     }
 
     /// Starts it without JetStream, as a server that stores nothing.
@@ -52,7 +68,7 @@ impl Nats {
             all.extend(arguments.iter().map(|&argument| argument.to_owned()));
             let log = folder.path().join("log");
             let process = Process::new(format!("NATS on port {port}"), log);
-            let nats = Self { process, port, arguments: all, folder };
+            let nats = Self { process, port, arguments: all, certificates: None, folder };
             nats.run()?;
             Ok(nats)
         })
@@ -77,8 +93,19 @@ impl Nats {
         stream.read_exact(&mut word).is_ok() && &word == b"INFO"
     }
 
-    /// `nats://127.0.0.1:PORT`.
+    /// `nats://127.0.0.1:PORT`, or `tls://…`.
     pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        let scheme = if self.certificates.is_some() { "tls" } else { "nats" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
+    }
+
+    /// The certificate of the authority that has signed the server's, as a PEM file.
+    ///
+    /// # Panics
+    ///
+    /// When the server was not started by [`tls`](Self::tls).
+    pub fn ca_path(&self) -> &Path {
+        let certificates = self.certificates.as_ref();
+        &certificates.expect("this NATS does not speak TLS").files.authority
     }
 }

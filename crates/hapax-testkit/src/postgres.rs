@@ -41,7 +41,22 @@ impl Postgres {
     /// Starts it with settings as in `postgresql.conf`, which win over the defaults:
     /// `&[("max_connections", "50")]`.
     pub fn with(settings: &[(&str, &str)]) -> Self {
-        Self::launch(false, settings)
+        Self::launch(false, settings, copy_template)
+    }
+
+    /// Starts a hot standby of the server on that port, with a copy of its data.
+    pub(crate) fn standby_of(primary: u16, settings: &[(&str, &str)]) -> Self {
+        Self::launch(false, settings, |data| copy_primary(primary, data))
+    }
+
+    /// Kills it if it runs, and starts it again as a standby of the server on that port, with a copy of its data.
+    pub(crate) fn restart_as_standby_of(&self, primary: u16) {
+        self.kill();
+        self.remove_memory_segment();
+        let data = data_folder(&self.folder);
+        fs::remove_dir_all(&data).expect("cannot remove the old data");
+        copy_primary(primary, &data);
+        self.restart();
     }
 
     /// Starts it so that it takes TLS connections only, with a certificate for `127.0.0.1` and
@@ -52,10 +67,10 @@ impl Postgres {
 
     /// Like [`tls`](Self::tls), with further settings.
     pub fn tls_with(settings: &[(&str, &str)]) -> Self {
-        Self::launch(true, settings)
+        Self::launch(true, settings, copy_template)
     }
 
-    fn launch(tls: bool, settings: &[(&str, &str)]) -> Self {
+    fn launch(tls: bool, settings: &[(&str, &str)], fill: impl Fn(&Path)) -> Self {
         with_free_port(|port| {
             let folder = cleanup::temp_folder("postgres-");
             let socket_folder = folder.path().display().to_string();
@@ -66,7 +81,7 @@ impl Postgres {
                 ("dynamic_shared_memory_type", "mmap"),
             ];
             give_to_server_user(folder.path());
-            copy_template(&data_folder(&folder));
+            fill(&data_folder(&folder));
             let certificates = tls.then(|| make_certificates(&data_folder(&folder)));
             if tls {
                 all_settings.extend([
@@ -161,7 +176,12 @@ impl Postgres {
             .unwrap_or_else(|problem| panic!("psql {sql:?}: {problem}\n{}", self.log_tail()))
     }
 
-    fn try_psql(&self, database: &str, sql: &str, timeout: Duration) -> Result<String, String> {
+    pub(crate) fn try_psql(
+        &self,
+        database: &str,
+        sql: &str,
+        timeout: Duration,
+    ) -> Result<String, String> {
         let mut command = Command::new(binary::require_postgres("psql"));
         without_client_settings(&mut command);
         if let Some(certificates) = &self.certificates {
@@ -228,7 +248,7 @@ fn server_user() -> Option<&'static User> {
 
 /// The command for a PostgreSQL program under the right user. `setpriv` executes the program in its own process;
 /// `runuser` may remain as its parent and would take the signals.
-fn as_server_user(program: &str) -> Command {
+pub(crate) fn as_server_user(program: &str) -> Command {
     let program = binary::require_postgres(program);
     let mut command = match server_user() {
         None => Command::new(program),
@@ -258,7 +278,7 @@ fn without_client_settings(command: &mut Command) {
     }
 }
 
-fn give_to_server_user(path: &Path) {
+pub(crate) fn give_to_server_user(path: &Path) {
     if let Some(user) = server_user() {
         chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .unwrap_or_else(|error| panic!("cannot give {path:?} to `postgres`: {error}"));
@@ -269,6 +289,20 @@ fn give_to_server_user(path: &Path) {
 fn copy_template(data: &Path) {
     // `cp -a` also keeps the owner.
     must_succeed(Command::new("cp").arg("-a").arg(template()).arg(data), START_TIMEOUT);
+}
+
+/// Fills a data folder with a copy of a running server's, so that a server started there becomes its standby. The standby's
+/// name is `standby`, which is what `synchronous_standby_names` of the primary may contain.
+fn copy_primary(primary: u16, data: &Path) {
+    let primary = format!("host=127.0.0.1 port={primary} user=postgres application_name=standby");
+    must_succeed(
+        as_server_user("pg_basebackup")
+            .current_dir("/")
+            .args(["--dbname", &primary, "--checkpoint=fast", "--no-sync", "--write-recovery-conf"])
+            .arg("-D")
+            .arg(data),
+        START_TIMEOUT,
+    );
 }
 
 /// The template's folder, beside the test binaries, so that all test processes share it.

@@ -43,6 +43,13 @@ impl Program {
         self.spawn();
     }
 
+    /// Starts another command in its place, now and after every restart; kills it first if it still runs.
+    pub fn restart_as(&self, command: Command) {
+        self.kill();
+        *self.command.lock().unwrap_or_else(PoisonError::into_inner) = command;
+        self.spawn();
+    }
+
     /// Pauses it (SIGSTOP): connections stay open, nothing is answered.
     pub fn stop(&self) {
         self.process.stop();
@@ -56,6 +63,11 @@ impl Program {
     /// Lets it continue (SIGCONT).
     pub fn cont(&self) {
         self.process.cont();
+    }
+
+    /// Its process number; `None` after [`kill`](Self::kill).
+    pub fn pid(&self) -> Option<i32> {
+        self.process.pid().map(nix::unistd::Pid::as_raw)
     }
 
     /// Whether it has ended, by itself or by a kill.

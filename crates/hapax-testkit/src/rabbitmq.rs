@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::certificates::{Certificates, SharedCertificates};
 use crate::ports::{PortTaken, free_port, with_free_port};
 use crate::process::{Process, server_methods};
 use crate::wait::{START_TIMEOUT, wait_for};
@@ -32,6 +33,7 @@ pub struct RabbitMq {
     _mapper: Process,
     port: u16,
     distribution: u16,
+    certificates: Option<SharedCertificates>,
     folder: TempDir,
 }
 
@@ -40,14 +42,27 @@ impl RabbitMq {
 
     /// Starts `rabbitmq-server`.
     pub fn start() -> Self {
+        Self::launch(false)
+    }
+
+    /// Starts it so that it takes TLS connections only, with a certificate for `127.0.0.1` and `localhost` that the
+    /// authority in [`ca_path`](Self::ca_path) has signed.
+    pub fn tls() -> Self {
+        Self::launch(true)
+    }
+
+    fn launch(tls: bool) -> Self {
         with_free_port(|port| {
             let folder = cleanup::temp_folder("rabbitmq-");
-            write_configuration(port, folder.path());
+            let certificates = tls.then(SharedCertificates::make);
+            let files = certificates.as_ref().map(|shared| &shared.files);
+            write_configuration(port, folder.path(), files);
             let mapper = start_mapper(port, folder.path());
             let log = folder.path().join("log");
             let process = Process::new(format!("RabbitMQ on port {port}"), log);
             let distribution = free_port();
-            let server = Self { process, _mapper: mapper, port, distribution, folder };
+            let server =
+                Self { process, _mapper: mapper, port, distribution, certificates, folder };
             server.run()?;
             Ok(server)
         })
@@ -80,12 +95,24 @@ impl RabbitMq {
                 // The script executes the server in its own process, which then receives the signals.
                 .env("RUNNING_UNDER_SYSTEMD", "true"),
         );
-        self.process.wait_until_ready(|| is_ready(self.port))
+        let answer = if self.certificates.is_some() { TLS_ALERT } else { METHOD_FRAME };
+        self.process.wait_until_ready(|| answers_header_with(answer, self.port))
     }
 
-    /// `amqp://guest:guest@127.0.0.1:PORT/%2f`.
+    /// `amqp://guest:guest@127.0.0.1:PORT/%2f`, or `amqps://…`.
     pub fn url(&self) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
+        let scheme = if self.certificates.is_some() { "amqps" } else { "amqp" };
+        format!("{scheme}://guest:guest@127.0.0.1:{}/%2f", self.port)
+    }
+
+    /// The certificate of the authority that has signed the server's, as a PEM file.
+    ///
+    /// # Panics
+    ///
+    /// When the server was not started by [`tls`](Self::tls).
+    pub fn ca_path(&self) -> &Path {
+        let certificates = self.certificates.as_ref();
+        &certificates.expect("this RabbitMQ does not speak TLS").files.authority
     }
 
     /// Ends the server with SIGTERM, after which everything is on disk.
@@ -100,13 +127,24 @@ impl Drop for RabbitMq {
     }
 }
 
-fn write_configuration(port: u16, folder: &Path) {
-    let lines = [
-        format!("listeners.tcp.default = 127.0.0.1:{port}"),
+fn write_configuration(port: u16, folder: &Path, certificates: Option<&Certificates>) {
+    let mut lines = vec![
         "log.console = true".to_owned(),
         "log.console.level = warning".to_owned(),
         "log.file = false".to_owned(),
     ];
+    match certificates {
+        None => lines.push(format!("listeners.tcp.default = 127.0.0.1:{port}")),
+        Some(files) => lines.extend([
+            "listeners.tcp = none".to_owned(),
+            format!("listeners.ssl.default = 127.0.0.1:{port}"),
+            format!("ssl_options.cacertfile = {}", files.authority.display()),
+            format!("ssl_options.certfile = {}", files.certificate.display()),
+            format!("ssl_options.keyfile = {}", files.key.display()),
+            "ssl_options.verify = verify_none".to_owned(),
+            "ssl_options.fail_if_no_peer_cert = false".to_owned(),
+        ]),
+    }
     fs::write(folder.join("rabbitmq.conf"), lines.join("\n") + "\n")
         .and_then(|()| fs::write(folder.join("plugins"), "[]."))
         .expect("cannot write RabbitMQ's configuration");
@@ -127,8 +165,12 @@ fn start_mapper(port: u16, folder: &Path) -> Process {
     mapper
 }
 
-/// Whether the server answers the protocol's header with a frame of the type *method*.
-fn is_ready(port: u16) -> bool {
+/// The first byte of the server's answer to the protocol's header: a frame of the type *method*.
+const METHOD_FRAME: u8 = 1;
+/// The same from a server with TLS, for which the header is no handshake.
+const TLS_ALERT: u8 = 21;
+
+fn answers_header_with(answer: u8, port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else {
         return false;
     };
@@ -136,5 +178,5 @@ fn is_ready(port: u16) -> bool {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     stream.write_all(b"AMQP\x00\x00\x09\x01").is_ok()
         && stream.read_exact(&mut frame).is_ok()
-        && frame == [1]
+        && frame == [answer]
 }

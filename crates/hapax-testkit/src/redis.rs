@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::certificates::Certificates;
+use crate::certificates::{Certificates, SharedCertificates};
 use crate::command::{CLIENT_TIMEOUT, output_with_input, text};
 use crate::ports::{PortTaken, with_free_port};
 use crate::process::{Process, server_methods};
@@ -18,7 +19,6 @@ use crate::{binary, cleanup};
 #[derive(Clone, Copy)]
 pub(crate) enum Role {
     Plain,
-    Tls,
     ClusterNode,
     ReplicaOf(u16),
     SentinelOf(u16),
@@ -37,7 +37,7 @@ pub struct Redis {
     port: u16,
     binary: PathBuf,
     arguments: Vec<String>,
-    certificates: Option<Certificates>,
+    certificates: Option<Arc<SharedCertificates>>,
     folder: TempDir,
 }
 
@@ -52,7 +52,7 @@ impl Redis {
     /// Starts `redis-server` with further arguments, which win over the defaults:
     /// `&["--maxmemory", "3mb"]`.
     pub fn with(arguments: &[&str]) -> Self {
-        Self::launch(&server_binary(), Role::Plain, arguments)
+        Self::launch(&server_binary(), Role::Plain, None, arguments)
     }
 
     /// Starts `redis-server` so that it speaks TLS only, with a certificate for `127.0.0.1` and
@@ -63,7 +63,8 @@ impl Redis {
 
     /// Like [`tls`](Self::tls), with further arguments.
     pub fn tls_with(arguments: &[&str]) -> Self {
-        Self::launch(&server_binary(), Role::Tls, arguments)
+        let certificates = Arc::new(SharedCertificates::make());
+        Self::launch(&server_binary(), Role::Plain, Some(&certificates), arguments)
     }
 
     /// Starts another server that takes Redis' arguments, such as `valkey-server`.
@@ -73,15 +74,20 @@ impl Redis {
 
     /// Like [`binary`](Self::binary), with further arguments.
     pub fn binary_with(path: impl AsRef<Path>, arguments: &[&str]) -> Self {
-        Self::launch(path.as_ref(), Role::Plain, arguments)
+        Self::launch(path.as_ref(), Role::Plain, None, arguments)
     }
 
-    pub(crate) fn launch(binary: &Path, role: Role, arguments: &[&str]) -> Self {
+    /// Starts a server, which speaks TLS only if there are certificates.
+    pub(crate) fn launch(
+        binary: &Path,
+        role: Role,
+        certificates: Option<&Arc<SharedCertificates>>,
+        arguments: &[&str],
+    ) -> Self {
         with_free_port(|port| {
             let folder = cleanup::temp_folder("redis-");
-            let certificates =
-                matches!(role, Role::Tls).then(|| Certificates::make_in(folder.path()));
-            let configuration = configuration(role, port, folder.path(), certificates.as_ref());
+            let files = certificates.map(|shared| &shared.files);
+            let configuration = configuration(role, port, folder.path(), files);
             fs::write(folder.path().join("redis.conf"), configuration)
                 .expect("cannot write redis.conf");
             let mut all_arguments: Vec<String> =
@@ -94,7 +100,7 @@ impl Redis {
                 port,
                 binary: binary.to_owned(),
                 arguments: all_arguments,
-                certificates,
+                certificates: certificates.cloned(),
                 folder,
             };
             redis.run()?;
@@ -131,7 +137,7 @@ impl Redis {
     /// When the server was not started by [`tls`](Self::tls).
     pub fn ca_path(&self) -> &Path {
         let certificates = self.certificates.as_ref();
-        &certificates.expect("this Redis does not speak TLS").authority
+        &certificates.expect("this Redis does not speak TLS").files.authority
     }
 
     /// The folder that holds its configuration, its log and its data.
@@ -178,7 +184,7 @@ impl Redis {
         command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
         if let Some(certificates) = &self.certificates {
             command.arg("--tls");
-            command.arg("--cacert").arg(&certificates.authority);
+            command.arg("--cacert").arg(&certificates.files.authority);
         }
         let output = output_with_input(command.args(arguments), input, timeout)
             .ok_or_else(|| format!("no answer within {timeout:?}"))?;
@@ -232,7 +238,8 @@ fn configuration(
                  tls-cert-file \"{}\"\n\
                  tls-key-file \"{}\"\n\
                  tls-ca-cert-file \"{}\"\n\
-                 tls-auth-clients no\n",
+                 tls-auth-clients no\n\
+                 tls-replication yes\n",
                 files.certificate.display(),
                 files.key.display(),
                 files.authority.display(),
@@ -256,6 +263,9 @@ fn configuration(
     lines += "save \"\"\nappendonly yes\nappendfsync always\nrepl-diskless-sync no\n";
     match role {
         Role::ClusterNode => {
+            if certificates.is_some() {
+                lines += "tls-cluster yes\n";
+            }
             // A long timeout, because nodes of a busy machine must not be taken for dead; a test that wants a failover
             // shortens it. A replica may take over no matter how long it has been without its master, so that a paused
             // machine does not leave the cluster without a master.
@@ -267,7 +277,7 @@ fn configuration(
         Role::ReplicaOf(master) => {
             let _ = writeln!(lines, "replicaof 127.0.0.1 {master}");
         }
-        Role::Plain | Role::Tls | Role::SentinelOf(_) => {}
+        Role::Plain | Role::SentinelOf(_) => {}
     }
     lines
 }

@@ -1,10 +1,13 @@
 //! A Redis Cluster of three masters with a replica each.
 
+use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::binary;
-use crate::command::must_succeed;
+use crate::certificates::SharedCertificates;
+use crate::command::{must_succeed, output_within};
 use crate::redis::{Redis, Role, agreed, server_binary};
 use crate::wait::{START_TIMEOUT, wait_or_explain};
 
@@ -21,23 +24,49 @@ impl RedisCluster {
     /// Starts the nodes, joins them, and returns when every node reports the cluster as ok and every replica follows its
     /// master.
     pub fn start() -> Self {
-        let server = server_binary();
-        let nodes = (0..NODES).map(|_| Redis::launch(&server, Role::ClusterNode, &[])).collect();
-        let cluster = Self { nodes };
+        Self::launch(None)
+    }
+
+    /// Like [`start`](Self::start), with nodes that speak TLS only, to clients and to one another; all certificates are
+    /// signed by the authority in [`ca_path`](Self::ca_path).
+    pub fn tls() -> Self {
+        Self::launch(Some(Arc::new(SharedCertificates::make())))
+    }
+
+    fn launch(certificates: Option<Arc<SharedCertificates>>) -> Self {
+        let (server, role) = (server_binary(), Role::ClusterNode);
+        let node = |_| Redis::launch(&server, role, certificates.as_ref(), &[]);
+        let cluster = Self { nodes: (0..NODES).map(node).collect() };
+        let mut create = Command::new(binary::require("redis-cli"));
+        if let Some(certificates) = &certificates {
+            create.arg("--tls").arg("--cacert").arg(&certificates.files.authority);
+        }
         must_succeed(
-            Command::new(binary::require("redis-cli"))
-                .args(["--cluster", "create"])
-                .args(cluster.addresses())
-                .args(["--cluster-replicas", "1", "--cluster-yes"]),
+            create.args(["--cluster", "create"]).args(cluster.addresses()).args([
+                "--cluster-replicas",
+                "1",
+                "--cluster-yes",
+            ]),
             START_TIMEOUT,
         );
         cluster.wait_until_ok();
         cluster
     }
 
-    /// `redis+cluster://127.0.0.1:P1,127.0.0.1:P2,…` with all six nodes.
+    /// `redis+cluster://127.0.0.1:P1,127.0.0.1:P2,…` with all six nodes, or `rediss+cluster://…` for TLS.
     pub fn url(&self) -> String {
-        format!("redis+cluster://{}", self.addresses().join(","))
+        let node = self.nodes[0].url();
+        let scheme = node.split(':').next().expect("a URL has a scheme");
+        format!("{scheme}+cluster://{}", self.addresses().join(","))
+    }
+
+    /// The certificate of the authority that has signed those of the nodes, as a PEM file.
+    ///
+    /// # Panics
+    ///
+    /// When the cluster was not started by [`tls`](Self::tls).
+    pub fn ca_path(&self) -> &Path {
+        self.nodes[0].ca_path()
     }
 
     /// The ports of all nodes, those that were killed included.
@@ -65,6 +94,71 @@ impl RedisCluster {
     pub fn stop_node(&self, port: u16) {
         self.shorten_node_timeout();
         self.node(port).stop();
+    }
+
+    /// Has the replica of a master replace it although it works, without asking the other masters. Writes that have not
+    /// reached the replica are lost.
+    pub fn take_over(&self, master: u16) {
+        self.shorten_node_timeout();
+        let replica = self.node(self.replica_of(master));
+        let _ = replica.cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    }
+
+    /// The ports of the masters that serve slots, with the number of slots, according to the first node that is awake.
+    pub fn masters(&self) -> Vec<(u16, u32)> {
+        self.wait("the cluster knows its masters", || {
+            let table = self.awake().find_map(nodes_table)?;
+            let masters: Vec<_> = table.iter().filter(|node| node.slots > 0).collect();
+            (masters.len() == MASTERS)
+                .then(|| masters.iter().map(|node| (node.port, node.slots)).collect())
+        })
+    }
+
+    /// The port of a replica of that master.
+    pub fn replica_of(&self, master: u16) -> u16 {
+        self.wait(&format!("{master} has a replica"), || {
+            let table = self.awake().find_map(nodes_table)?;
+            let id = &table.iter().find(|node| node.port == master)?.id;
+            table.iter().find(|node| node.master == *id).map(|node| node.port)
+        })
+    }
+
+    /// Waits until another node than `old` serves the slots of that master and all nodes that are awake report the cluster
+    /// as ok.
+    pub fn wait_until_replaced(&self, old: u16) {
+        self.wait(&format!("another node takes over the slots of {old}"), || {
+            let replaced = |node: &Redis| {
+                nodes_table(node).is_some_and(|table| {
+                    table.iter().filter(|node| node.slots > 0).all(|node| node.port != old)
+                })
+            };
+            let mut awake = self.awake().filter(|node| node.port() != old);
+            awake.all(|node| replaced(node) && is_ok(node)).then_some(())
+        });
+    }
+
+    /// Moves so many slots, with their keys, from one master to another, while clients use them; whether all went well.
+    pub fn reshard(&self, from: u16, to: u16, slots: u32) -> bool {
+        let id = |port: u16| self.node(port).cli(&["CLUSTER", "MYID"]);
+        let mut command = Command::new(binary::require("redis-cli"));
+        command.args(["--cluster", "reshard", &format!("127.0.0.1:{from}")]).args([
+            "--cluster-from",
+            &id(from),
+            "--cluster-to",
+            &id(to),
+            "--cluster-slots",
+            &slots.to_string(),
+            "--cluster-yes",
+        ]);
+        output_within(&mut command, START_TIMEOUT).is_some_and(|output| output.status.success())
+    }
+
+    /// Ends what an interrupted [`reshard`](Self::reshard) left: slots that are being moved.
+    pub fn repair(&self) {
+        let mut command = Command::new(binary::require("redis-cli"));
+        let any = self.awake().next().map_or(0, Redis::port);
+        command.args(["--cluster", "fix", &format!("127.0.0.1:{any}"), "--cluster-yes"]);
+        let _ = output_within(&mut command, START_TIMEOUT);
     }
 
     /// Tests wait for failovers, so the timeout is shortened before the first one.
@@ -144,6 +238,38 @@ fn is_ok(node: &Redis) -> bool {
         && about("cluster_known_nodes") == Some(NODES.to_string())
 }
 
+/// A line of the reply to `CLUSTER NODES`.
+struct KnownNode {
+    id: String,
+    port: u16,
+    /// The id of its master; `-` for a master.
+    master: String,
+    /// How many slots it serves.
+    slots: u32,
+}
+
+/// What a node knows about all others.
+fn nodes_table(node: &Redis) -> Option<Vec<KnownNode>> {
+    let table = node.try_cli(&["CLUSTER", "NODES"], Duration::from_secs(5)).ok()?;
+    table.lines().map(known_node).collect()
+}
+
+fn known_node(line: &str) -> Option<KnownNode> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let port = fields.get(1)?.split('@').next()?.rsplit_once(':')?.1.parse().ok()?;
+    let count = |slots: &&str| {
+        let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
+        Some(last.parse::<u32>().ok()? - first.parse::<u32>().ok()? + 1)
+    };
+    Some(KnownNode {
+        id: fields[0].to_owned(),
+        port,
+        master: (*fields.get(3)?).to_owned(),
+        // Slots that are being moved, `[93->-ID]`, are also listed as served; they do not parse here.
+        slots: fields.iter().skip(8).filter_map(count).sum(),
+    })
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NodeRole {
     Master,
@@ -185,12 +311,20 @@ fn contains(slots: &str, slot: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::master_of_slot;
+    use super::{known_node, master_of_slot};
 
     const TABLE: &str = "\
 aa 127.0.0.1:12000@22000 master,fail - 1 1 1 disconnected 0-99
 bb 127.0.0.1:12001@22001,,tls-port=0 myself,master - 0 0 2 connected 0-98 100-200 [93->-cc]
 cc 127.0.0.1:12002@22002 slave bb 0 0 2 connected";
+
+    #[test]
+    fn slots_of_known_nodes_are_counted() {
+        let nodes: Vec<_> = TABLE.lines().filter_map(known_node).collect();
+        let seen = nodes.iter().map(|node| (node.port, node.slots, node.master.as_str()));
+        let expected = [(12000, 100, "-"), (12001, 200, "-"), (12002, 0, "bb")];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
+    }
 
     #[test]
     fn master_of_slot_is_found() {

@@ -1,8 +1,10 @@
 //! A Redis master with a replica, monitored by sentinels.
 
-use std::sync::{Mutex, MutexGuard};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::certificates::SharedCertificates;
 use crate::redis::{MASTER_NAME, Redis, Role, agreed, server_binary};
 use crate::wait::{START_TIMEOUT, wait_or_explain};
 
@@ -22,9 +24,20 @@ impl RedisSentinel {
     /// Starts all servers, and returns when the sentinels know the replica and one another, so that a failover can begin
     /// at any time.
     pub fn start() -> Self {
+        Self::launch(None)
+    }
+
+    /// Like [`start`](Self::start), with servers and sentinels that speak TLS only, to clients and to one another; all
+    /// certificates are signed by the authority in [`ca_path`](Self::ca_path).
+    pub fn tls() -> Self {
+        Self::launch(Some(Arc::new(SharedCertificates::make())))
+    }
+
+    fn launch(certificates: Option<Arc<SharedCertificates>>) -> Self {
         let binary = server_binary();
-        let master = Redis::launch(&binary, Role::Plain, &[]);
-        let replica = Redis::launch(&binary, Role::ReplicaOf(master.port()), &[]);
+        let server = |role| Redis::launch(&binary, role, certificates.as_ref(), &[]);
+        let master = server(Role::Plain);
+        let replica = server(Role::ReplicaOf(master.port()));
         let master_port = master.port();
         let mut all = Self {
             servers: vec![master, replica],
@@ -37,7 +50,7 @@ impl RedisSentinel {
             (status.as_deref() == Some("up")).then_some(())
         });
         all.sentinels = (0..SENTINELS)
-            .map(|_| Redis::launch(&binary, Role::SentinelOf(master_port), &[]))
+            .map(|_| server(Role::SentinelOf(master_port)))
             .inspect(shorten_periods)
             .collect();
         all.wait("the sentinels are ready for a failover", || {
@@ -48,11 +61,23 @@ impl RedisSentinel {
         all
     }
 
-    /// `redis+sentinel://127.0.0.1:A,127.0.0.1:B,127.0.0.1:C/hapax` with the three sentinels.
+    /// `redis+sentinel://127.0.0.1:A,127.0.0.1:B,127.0.0.1:C/hapax` with the three sentinels, or `rediss+sentinel://…`
+    /// for TLS.
     pub fn url(&self) -> String {
         let address = |port: &u16| format!("127.0.0.1:{port}");
         let addresses: Vec<String> = self.sentinel_ports().iter().map(address).collect();
-        format!("redis+sentinel://{}/{MASTER_NAME}", addresses.join(","))
+        let server = self.servers[0].url();
+        let scheme = server.split(':').next().expect("a URL has a scheme");
+        format!("{scheme}+sentinel://{}/{MASTER_NAME}", addresses.join(","))
+    }
+
+    /// The certificate of the authority that has signed those of the servers, as a PEM file.
+    ///
+    /// # Panics
+    ///
+    /// When the servers were not started by [`tls`](Self::tls).
+    pub fn ca_path(&self) -> &Path {
+        self.servers[0].ca_path()
     }
 
     /// The ports of the three sentinels.
@@ -89,6 +114,41 @@ impl RedisSentinel {
         *self.last_master() = port;
         self.node(port).kill();
         port
+    }
+
+    /// Pauses the master (SIGSTOP), and returns its port.
+    pub fn stop_master(&self) -> u16 {
+        let port = self.master_port();
+        *self.last_master() = port;
+        self.node(port).stop();
+        port
+    }
+
+    /// Has a sentinel replace the master although it works, and returns when that is done. Writes that have not reached the
+    /// replica are lost.
+    pub fn demote_master(&self) {
+        let old = self.master_port();
+        *self.last_master() = old;
+        self.wait(&format!("{old} is no longer the master"), || {
+            if self.agreed_master().is_some_and(|port| port != old) {
+                return Some(());
+            }
+            // Declined while the replica cannot be promoted, and while another failover is under way.
+            let command = ["SENTINEL", "FAILOVER", MASTER_NAME];
+            let _ = self.awake_sentinels().next()?.try_cli(&command, QUERY_TIMEOUT);
+            std::thread::sleep(Duration::from_millis(200));
+            None
+        });
+        self.wait_for_new_master();
+    }
+
+    /// Has the sentinels take a master for dead after this time without an answer, three seconds by default.
+    pub fn set_down_after(&self, time: Duration) {
+        let time = time.as_millis().to_string();
+        for sentinel in &self.sentinels {
+            let set = ["SENTINEL", "SET", MASTER_NAME, "down-after-milliseconds", &time];
+            assert_eq!(sentinel.cli(&set), "OK");
+        }
     }
 
     /// Waits until the sentinels agree on another master than the one that was killed or returned here last, and that

@@ -156,12 +156,28 @@ pub enum Observation {
     Delivery { id: String },
     /// The effect of a message was found in the consumer's database at the end.
     InboxEffect { id: String },
+    /// A transaction with an outbox row for the broker ended; `Refused` if it was rolled back.
+    BrokerCommit { id: String, key: String, outcome: CallOutcome<()> },
+    /// The broker's consumer got a message.
+    BrokerDelivery { id: String },
+    /// The effect of a message of the broker was found in the consumer's database at the end.
+    BrokerEffect { id: String },
+    /// A client tried a transaction with claim, effect and answer; `effect` is what it inserted, whatever became of it.
+    Transaction { key: String, effect: Option<u64>, outcome: CallOutcome<String> },
+    /// An effect that was found in the clients' table at the end.
+    TransactionEffect { key: String, effect: u64 },
+    /// A webhook of LINE with one event of a source.
+    LineWebhook { source: String, event: String, outcome: CallOutcome<()> },
+    /// The bot got an event, with the headers of the gateway; whether it answered with 200.
+    LineHandled { source: String, event: String, key: String, attempt: u64, fence: u64, ok: bool },
+    /// The run is on this store, which decides what may be lost.
+    RunOn { store: String },
     /// A fault, and the process or connection that it hit.
     Fault { kind: String, target: String },
 }
 
 impl Observation {
-    /// The workload and the key, job or message that it is about; `None` for faults.
+    /// The workload and the key, job or message that it is about; `None` for faults and for the run itself.
     pub fn subject(&self) -> Option<(&'static str, &str)> {
         Some(match self {
             Self::LockTake { key, .. }
@@ -181,7 +197,14 @@ impl Observation {
             Self::OutboxCommit { id, .. } | Self::Delivery { id } | Self::InboxEffect { id } => {
                 ("outbox", id)
             }
-            Self::Fault { .. } => return None,
+            Self::BrokerCommit { id, .. }
+            | Self::BrokerDelivery { id }
+            | Self::BrokerEffect { id } => ("broker", id),
+            Self::Transaction { key, .. } | Self::TransactionEffect { key, .. } => {
+                ("transactions", key)
+            }
+            Self::LineWebhook { source, .. } | Self::LineHandled { source, .. } => ("line", source),
+            Self::RunOn { .. } | Self::Fault { .. } => return None,
         })
     }
 
@@ -198,7 +221,10 @@ impl Observation {
             | Self::CommandRenew { outcome, .. }
             | Self::CommandComplete { outcome, .. }
             | Self::CommandFail { outcome, .. }
+            | Self::LineWebhook { outcome, .. }
+            | Self::BrokerCommit { outcome, .. }
             | Self::OutboxCommit { outcome, .. } => unknown(outcome),
+            Self::Transaction { outcome, .. } => unknown(outcome),
             Self::RecordGet { outcome, .. } => unknown(outcome),
             Self::RecordPut { outcome, .. } => unknown(outcome),
             Self::ProxyRequest { outcome, .. } => unknown(outcome),

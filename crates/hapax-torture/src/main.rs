@@ -11,7 +11,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hapax_torture::history::{read_history, write_history};
 use hapax_torture::{
-    FaultKind, StoreKind, TortureConfig, TortureReport, WorkloadKind, check_history, run_torture,
+    FaultKind, LoadConfig, SoakConfig, StoreKind, TortureConfig, TortureReport, WorkloadKind,
+    check_history, run_generator_process, run_load, run_soak, run_torture,
 };
 
 /// Set when the program runs with mounts of its own.
@@ -33,6 +34,98 @@ struct TortureArgs {
 enum TortureCommand {
     /// Run clients and faults, and check (what no command does, too).
     Run(TortureRunArgs),
+    /// Offer far more than can be served, and see how a quiet tenant fares.
+    Load(LoadArgs),
+    /// A steady load for hours: do memory, open files and the store level off?
+    Soak(SoakArgs),
+    /// The clients of a load, in a process of their own.
+    #[command(hide = true)]
+    LoadClients { plan: String },
+}
+
+#[derive(Args)]
+struct SoakArgs {
+    /// How long it runs on each store.
+    #[arg(long, env = "HAPAX_SOAK_MINUTES", default_value_t = 10)]
+    minutes: u64,
+    /// How many calls are made in each second.
+    #[arg(long, default_value_t = 200)]
+    rate: u64,
+    /// The stores, one after the other, with commas.
+    #[arg(long, value_delimiter = ',', default_value = "sqlite")]
+    store: Vec<StoreKind>,
+    /// The folder for `soak-STORE.csv` and `soak-STORE.svg`.
+    #[arg(long, default_value = ".")]
+    output: PathBuf,
+    /// The `hapax` binary; by default the one beside this program.
+    #[arg(long)]
+    hapax: Option<PathBuf>,
+}
+
+impl SoakArgs {
+    /// Whether everything levelled off.
+    fn execute(&self) -> anyhow::Result<bool> {
+        let mut is_level = true;
+        for store in &self.store {
+            let config = SoakConfig {
+                hapax: hapax_binary(self.hapax.as_ref())?,
+                store: *store,
+                duration: Duration::from_secs(self.minutes * 60),
+                rate: self.rate,
+            };
+            let report = run_soak(&config, |line| eprintln!("{line}"))?;
+            let file = |end: &str| self.output.join(format!("soak-{}.{end}", store.name()));
+            std::fs::write(file("csv"), report.csv())?;
+            std::fs::write(file("svg"), report.picture())?;
+            println!("{}", report.table());
+            is_level &= report.is_level();
+        }
+        Ok(is_level)
+    }
+}
+
+#[derive(Args)]
+struct LoadArgs {
+    /// How long each kind of load lasts.
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+    /// How many clients send byte by byte, or do not read.
+    #[arg(long, default_value_t = 5000)]
+    slow_clients: usize,
+    /// How many idle event streams are open.
+    #[arg(long, default_value_t = 20_000)]
+    streams: usize,
+    /// How many connections the flooding tenant has.
+    #[arg(long, default_value_t = 2000)]
+    flood: usize,
+    /// The stores, one after the other, with commas.
+    #[arg(long, value_delimiter = ',', default_value = "sqlite")]
+    store: Vec<StoreKind>,
+    /// The `hapax` binary; by default the one beside this program.
+    #[arg(long)]
+    hapax: Option<PathBuf>,
+}
+
+impl LoadArgs {
+    /// Whether no hard promise was broken.
+    fn execute(&self) -> anyhow::Result<bool> {
+        let mut is_clean = true;
+        for store in &self.store {
+            let config = LoadConfig {
+                hapax: hapax_binary(self.hapax.as_ref())?,
+                store: *store,
+                seconds: self.seconds,
+                slow_clients: self.slow_clients,
+                streams: self.streams,
+                flood: self.flood,
+                program: Some(std::env::current_exe()?),
+            };
+            let report = run_load(&config, |line| eprintln!("{line}"))?;
+            println!("{}", report.table());
+            is_clean &= report.failures.is_empty();
+        }
+        Ok(is_clean)
+    }
 }
 
 #[derive(Args)]
@@ -64,6 +157,12 @@ struct TortureRunArgs {
     /// How many times the usual number of clients.
     #[arg(long, default_value_t = 1)]
     clients: u32,
+    /// How many hapax processes may be hit by faults at once.
+    #[arg(long, default_value_t = 1)]
+    fault_threads: u32,
+    /// An older `hapax` binary, for the fault `upgrade`.
+    #[arg(long)]
+    previous: Option<PathBuf>,
     /// The `hapax` binary; by default the one beside this program.
     #[arg(long)]
     hapax: Option<PathBuf>,
@@ -74,20 +173,39 @@ fn main() -> ExitCode {
     let run = match arguments.command {
         Some(TortureCommand::Run(run)) => run,
         None => arguments.run,
+        Some(TortureCommand::Load(load)) => return exit_code(load.execute()),
+        Some(TortureCommand::Soak(soak)) => return exit_code(soak.execute()),
+        Some(TortureCommand::LoadClients { plan }) => {
+            return exit_code(run_generator_process(&plan).map(|()| true));
+        }
     };
-    let needs_mounts = run.faults.iter().any(|name| name == FaultKind::PowerCut.name());
-    let outcome = if needs_mounts && std::env::var_os(OWN_MOUNTS).is_none() {
-        rerun_with_own_mounts()
-    } else {
-        run.execute().map(|is_clean| ExitCode::from(u8::from(!is_clean)))
-    };
-    match outcome {
-        Ok(code) => code,
+    let needs_disk =
+        |name: &String| FaultKind::from_str(name, false).is_ok_and(|fault| fault.needs_disk());
+    let needs_mounts = run.faults.iter().any(needs_disk);
+    if needs_mounts && std::env::var_os(OWN_MOUNTS).is_none() {
+        return rerun_with_own_mounts().unwrap_or_else(|error| exit_code(Err(error)));
+    }
+    exit_code(run.execute())
+}
+
+fn exit_code(is_clean: anyhow::Result<bool>) -> ExitCode {
+    match is_clean {
+        Ok(is_clean) => ExitCode::from(u8::from(!is_clean)),
         Err(error) => {
             eprintln!("hapax-torture: {error:#}");
             ExitCode::from(2)
         }
     }
+}
+
+/// The `hapax` to run: the named one, or the one beside this program.
+fn hapax_binary(named: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+    let hapax = match named {
+        Some(hapax) => hapax.clone(),
+        None => std::env::current_exe()?.with_file_name("hapax"),
+    };
+    anyhow::ensure!(hapax.is_file(), "there is no {}; name one with --hapax", hapax.display());
+    Ok(hapax)
 }
 
 impl TortureRunArgs {
@@ -96,11 +214,7 @@ impl TortureRunArgs {
         if let Some(file) = &self.replay {
             return replay(file);
         }
-        let hapax = match &self.hapax {
-            Some(hapax) => hapax.clone(),
-            None => std::env::current_exe()?.with_file_name("hapax"),
-        };
-        anyhow::ensure!(hapax.is_file(), "there is no {}; name one with --hapax", hapax.display());
+        let hapax = hapax_binary(self.hapax.as_ref())?;
         let mut is_clean = true;
         for store in &self.store {
             let config = TortureConfig {
@@ -111,6 +225,8 @@ impl TortureRunArgs {
                 workloads: chosen(&self.workload, &WorkloadKind::ALL)?,
                 faults: chosen(&self.faults, &FaultKind::ALL)?,
                 clients: self.clients,
+                fault_threads: self.fault_threads,
+                previous: self.previous.clone(),
             };
             eprintln!("{}: seed {}", store.name(), config.seed);
             let report = run_torture(&config, |line| eprintln!("{line}"))?;

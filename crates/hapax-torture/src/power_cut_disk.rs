@@ -1,4 +1,4 @@
-//! A disk that can lose its power: what was written and not synced is gone.
+//! A disk that can lose its power, so that what was written and not synced is gone, and that can be full.
 //!
 //! It is a file system in a file. `EXT4_IOC_SHUTDOWN` makes every further call on it fail, without writing what is in
 //! memory; mounting it again shows what a disk would have had.
@@ -13,6 +13,8 @@ use anyhow::{Context, bail};
 use tempfile::TempDir;
 
 const SIZE: &str = "2G";
+/// How the names of the files begin that take all room.
+const BALLOON: &str = "balloon-";
 /// A killed process may hold its files open for a moment.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The call needs `unsafe` in Rust. 0x8004587d is `EXT4_IOC_SHUTDOWN`, 2 means that not even the journal is flushed.
@@ -32,7 +34,7 @@ impl PowerCutDisk {
         std::fs::create_dir(disk.path())?;
         run(Command::new("truncate").args(["-s", SIZE]).arg(disk.image()))?;
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(disk.image()))?;
-        disk.mount().context("a power cut needs the right to mount a file system")?;
+        disk.mount().context("power cuts and full disks need the right to mount a file system")?;
         Ok(disk)
     }
 
@@ -70,6 +72,37 @@ impl PowerCutDisk {
             thread::sleep(Duration::from_millis(20));
         }
         self.mount()
+    }
+
+    /// Fills it up, but for a few blocks that may be free for a moment.
+    pub(crate) fn fill(&self) -> anyhow::Result<()> {
+        let mut size: u64 = 4 << 30;
+        // Room that somebody else takes meanwhile is no error: smaller and smaller pieces fill the rest.
+        for piece in 0.. {
+            let file = self.path().join(format!("{BALLOON}{piece}"));
+            while size >= 4096 {
+                let mut command = Command::new("fallocate");
+                if run(command.args(["-l", &size.to_string()]).arg(&file)).is_ok() {
+                    break;
+                }
+                size /= 2;
+            }
+            if size < 4096 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes [`fill`](Self::fill).
+    pub(crate) fn empty(&self) -> anyhow::Result<()> {
+        for entry in std::fs::read_dir(self.path())? {
+            let path = entry?.path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(BALLOON)) {
+                std::fs::remove_file(path)?;
+            }
+        }
+        Ok(())
     }
 
     fn mount(&self) -> anyhow::Result<()> {

@@ -37,7 +37,8 @@ impl HistoryRecorder {
     /// How many entries there are so far: all, and faults.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let entries = self.lock();
-        let faults = entries.iter().filter(|entry| entry.what.subject().is_none()).count();
+        let is_fault = |entry: &&HistoryEntry| matches!(entry.what, Observation::Fault { .. });
+        let faults = entries.iter().filter(is_fault).count();
         (entries.len() - faults, faults)
     }
 

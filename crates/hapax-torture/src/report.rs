@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::check::{Violation, count_faults, count_observations};
+use crate::check::{Violation, count_faults, count_losses, count_observations};
 use crate::history::HistoryEntry;
 use crate::timeline::draw_timeline;
 
@@ -51,6 +51,10 @@ impl TortureReport {
         line("operations", format!("{} ({})", sum(&calls), join(calls.clone())));
         line("of these with an unknown end", unknown.to_string());
         line("faults", format!("{} ({})", sum(&faults), join(faults.clone())));
+        let lost: Vec<(&str, usize)> = count_losses(&self.history).into_iter().collect();
+        if !lost.is_empty() {
+            line("lost at failovers", join(lost));
+        }
         line("violations", self.violations.len().to_string());
         table
     }

@@ -14,17 +14,21 @@ use tokio::task::JoinSet;
 use crate::check::check_history;
 use crate::history::{CallOutcome, CommandAnswer, Observation};
 use crate::installation::{Installation, StoreKind};
-use crate::nemesis::{FaultKind, Nemesis};
+use crate::nemesis::{FaultKind, FaultThread, Nemesis};
 use crate::random::SeededRandom;
 use crate::recorder::HistoryRecorder;
 use crate::report::TortureReport;
 use crate::workload::outbox::{ConsumerDatabase, OutboxWriter};
+use crate::workload::transactions::TransactionDatabase;
 use crate::workload::{
-    TortureClient, WorkloadKind, commands, events, locks, outbox, proxy, records,
+    TortureClient, WorkloadKind, broker, commands, events, line, locks, outbox, proxy, records,
+    transactions,
 };
 
 /// Every client ends within this time after the last fault.
 const END_TIMEOUT: Duration = Duration::from_secs(320);
+/// How much longer a run may be for the sake of faults that it has not had.
+const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(180);
 /// How many keys of each workload are asked for once more at the end.
 const KEYS_AT_THE_END: usize = 200;
 
@@ -45,6 +49,10 @@ pub struct TortureConfig {
     pub faults: Vec<FaultKind>,
     /// How many times the usual number of clients.
     pub clients: u32,
+    /// How many hapax processes may be hit at once.
+    pub fault_threads: u32,
+    /// An older `hapax` binary, for [`FaultKind::Upgrade`].
+    pub previous: Option<PathBuf>,
 }
 
 /// Runs, checks, and ends all processes. `progress` gets a line every few seconds.
@@ -68,15 +76,19 @@ struct TortureRun {
     recorder: Arc<HistoryRecorder>,
     over: Arc<AtomicBool>,
     consumer: Option<Arc<ConsumerDatabase>>,
+    broker_consumer: Option<Arc<ConsumerDatabase>>,
+    transactions: Option<TransactionDatabase>,
+    factor: u32,
     next_client: Arc<AtomicU32>,
     seed: u64,
 }
 
 impl TortureRun {
     fn start(config: &TortureConfig, runtime: &Runtime) -> anyhow::Result<Self> {
-        let power_cuts = config.faults.contains(&FaultKind::PowerCut);
-        let mut installation = Installation::start(config.store, &config.hapax, power_cuts)?;
+        let mut installation = Installation::start(config)?;
         let recorder = Arc::new(HistoryRecorder::new());
+        let store = config.store.name().to_owned();
+        recorder.record_now(0, Observation::RunOn { store });
         let has = |kind| config.workloads.contains(&kind);
         if has(WorkloadKind::Proxy) {
             let upstream = runtime.block_on(proxy::start_upstream(recorder.clone()))?;
@@ -84,18 +96,38 @@ impl TortureRun {
         }
         let mut consumer = None;
         if has(WorkloadKind::Outbox) {
-            let made = runtime.block_on(ConsumerDatabase::make(&installation.store))?;
+            let made =
+                runtime.block_on(ConsumerDatabase::make(&installation.store, "torture_effects"))?;
             let made = Arc::new(made);
             let hook = outbox::start_webhook(recorder.clone(), made.clone(), config.seed);
             let hook = runtime.block_on(hook)?;
             installation.add_relays(&hook)?;
             consumer = Some(made);
         }
+        let mut broker_consumer = None;
+        if has(WorkloadKind::Broker) {
+            let _guard = runtime.enter();
+            let made = ConsumerDatabase::make(&installation.store, "torture_broker_effects");
+            let made = Arc::new(runtime.block_on(made)?);
+            broker::start(&mut installation, recorder.clone(), made.clone(), config.seed)?;
+            broker_consumer = Some(made);
+        }
+        let mut transactions = None;
+        if has(WorkloadKind::Transactions) {
+            transactions = runtime.block_on(TransactionDatabase::make(&installation))?;
+        }
+        if has(WorkloadKind::Line) {
+            let bot = runtime.block_on(line::start_bot(recorder.clone(), config.seed))?;
+            line::add_gateways(&mut installation, &bot)?;
+        }
         Ok(Self {
             installation,
             recorder,
             over: Arc::new(AtomicBool::new(false)),
             consumer,
+            broker_consumer,
+            transactions,
+            factor: config.clients,
             next_client: Arc::new(AtomicU32::new(1)),
             seed: config.seed,
         })
@@ -122,7 +154,17 @@ impl TortureRun {
             ended.map_err(|_| anyhow!("clients did not end within {END_TIMEOUT:?}"))?;
             self.ask_again().await;
             if let Some(consumer) = &self.consumer {
-                outbox::drain(&self.recorder, consumer).await?;
+                let lossy =
+                    config.store.loses_at_failover().then(|| self.installation.open_store());
+                outbox::drain(&self.recorder, consumer, lossy.transpose()?).await?;
+            }
+            if let Some(database) = &self.transactions {
+                database.record_effects(&self.recorder).await?;
+            }
+            line::drain(&self.recorder, config.store.loses_at_failover()).await;
+            if let Some(consumer) = &self.broker_consumer {
+                let may_be_lost = config.store.loses_at_failover();
+                broker::drain(&self.recorder, consumer, may_be_lost).await?;
             }
             anyhow::Ok(())
         })?;
@@ -149,10 +191,10 @@ impl TortureRun {
     fn client_maker(&self, prefix: &str) -> impl Fn() -> TortureClient + Send + use<> {
         let addresses = self.installation.addresses(prefix);
         let (recorder, over) = (self.recorder.clone(), self.over.clone());
-        let (next, seed) = (self.next_client.clone(), self.seed);
+        let (next, seed, factor) = (self.next_client.clone(), self.seed, self.factor);
         move || {
             let number = next.fetch_add(1, Ordering::SeqCst);
-            TortureClient::new(number, &addresses, seed, recorder.clone(), over.clone())
+            TortureClient::new(number, &addresses, seed, recorder.clone(), over.clone(), factor)
         }
     }
 
@@ -196,11 +238,29 @@ impl TortureRun {
                     clients.spawn(outbox::run(self.new_client("serve"), writer, consumer));
                 }
             }
+            WorkloadKind::Transactions => {
+                for database in (0..4 * factor).filter_map(|_| self.transactions.clone()) {
+                    clients.spawn(transactions::run(self.new_client("serve"), database));
+                }
+            }
+            WorkloadKind::Broker => {
+                for _ in 0..3 * factor {
+                    let writer = OutboxWriter::to(&self.installation)?;
+                    let consumer = self.broker_consumer.clone().context("a consumer")?;
+                    let client = self.new_client("serve");
+                    clients.spawn(broker::run(client, writer, consumer, broker::queue()?));
+                }
+            }
+            WorkloadKind::Line => {
+                for _ in 0..3 * factor {
+                    clients.spawn(line::run(self.new_client("line"), line::secrets()?));
+                }
+            }
         }
         Ok(())
     }
 
-    /// Runs the faults in two threads until the time is over.
+    /// Runs the faults until the time is over.
     fn cause_faults(
         &self,
         config: &TortureConfig,
@@ -211,17 +271,30 @@ impl TortureRun {
             installation: &self.installation,
             recorder: &self.recorder,
             over: &self.over,
+            had_all_of_store: AtomicBool::new(false),
+        };
+        // A short run on a slow machine goes on until each fault of the store has happened once.
+        let is_over = || {
+            let all = nemesis.had_all_of_store.load(Ordering::SeqCst);
+            let most = if all { Duration::ZERO } else { FIRST_ROUND_TIMEOUT };
+            began.elapsed() >= config.duration + most
         };
         thread::scope(|scope| {
-            let threads = [true, false].map(|processes| {
-                let random = SeededRandom::new(config.seed, u64::from(processes) + 1);
-                let nemesis = &nemesis;
-                scope.spawn(move || nemesis.cause(&config.faults, processes, random))
-            });
+            let hapax = (0..config.fault_threads).map(|_| FaultThread::Hapax);
+            let kinds = [FaultThread::Connections, FaultThread::Store, FaultThread::Broker]
+                .into_iter()
+                .chain(hapax);
+            let threads: Vec<_> = (1..)
+                .zip(kinds)
+                .map(|(number, kind)| {
+                    let random = SeededRandom::new(config.seed, number);
+                    let nemesis = &nemesis;
+                    scope.spawn(move || nemesis.cause(&config.faults, kind, random))
+                })
+                .collect();
             let mut next_line = Duration::from_secs(5);
-            while began.elapsed() < config.duration {
-                let left = config.duration.saturating_sub(began.elapsed());
-                thread::sleep(left.min(Duration::from_millis(200)));
+            while !is_over() {
+                thread::sleep(Duration::from_millis(100));
                 if began.elapsed() > next_line {
                     next_line += Duration::from_secs(5);
                     let (calls, faults) = self.recorder.counts();

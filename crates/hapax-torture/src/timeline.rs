@@ -19,7 +19,7 @@ pub fn draw_timeline(history: &[HistoryEntry], violation: &Violation) -> String 
             .what
             .subject()
             .is_none_or(|subject| subject == (violation.workload, violation.key.as_str()));
-        near && mine
+        near && mine && !matches!(entry.what, Observation::RunOn { .. })
     };
     let mut entries: Vec<&HistoryEntry> = history.iter().filter(shown).collect();
     entries.sort_by_key(|entry| entry.from);
@@ -129,11 +129,28 @@ fn describe(what: &Observation) -> String {
             format!("request -> {}", ended(outcome, |answer| format!("{answer:?}")))
         }
         Observation::UpstreamEffect { .. } => "effect in the upstream".to_owned(),
-        Observation::OutboxCommit { key, outcome, .. } => {
+        Observation::OutboxCommit { key, outcome, .. }
+        | Observation::BrokerCommit { key, outcome, .. } => {
             format!("commit for key {key} -> {}", ended(outcome, ok))
         }
         Observation::Delivery { .. } => "sent to the webhook".to_owned(),
-        Observation::InboxEffect { .. } => "has had its effect".to_owned(),
+        Observation::BrokerDelivery { .. } => "received from the broker".to_owned(),
+        Observation::InboxEffect { .. } | Observation::BrokerEffect { .. } => {
+            "has had its effect".to_owned()
+        }
+        Observation::Transaction { effect, outcome, .. } => {
+            let tried = effect.map_or_else(String::new, |effect| format!(" with effect {effect}"));
+            format!("transaction{tried} -> {}", ended(outcome, Clone::clone))
+        }
+        Observation::TransactionEffect { effect, .. } => format!("effect {effect} is there"),
+        Observation::LineWebhook { event, outcome, .. } => {
+            format!("webhook of {event} -> {}", ended(outcome, ok))
+        }
+        Observation::LineHandled { event, attempt, fence, ok, .. } => {
+            let answer = if *ok { "200" } else { "500" };
+            format!("the bot got {event}, attempt {attempt}, fence {fence} -> {answer}")
+        }
+        Observation::RunOn { store } => format!("a run on {store}"),
         Observation::Fault { kind, target } => format!("{kind} {target}"),
     }
 }

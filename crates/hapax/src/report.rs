@@ -88,13 +88,59 @@ mod tests {
         sleep(Duration::from_secs(65)).await;
         let reader = ActivityReader::new(&store.0.0).clock(&*clock);
         let live = reader.live(&Tenant::default(), None, 100).await.unwrap().entries;
-        assert_eq!(live.len(), 1, "one entry for the whole outage");
-        assert_eq!((live[0].counts.replays, live[0].latency.count()), (100, 100));
-        assert!(live[0].ms >= 196_000 && live[0].suppressed.len() == 20, "{}", live[0].ms);
+        assert_eq!(live.len(), 2, "the first one, and one for the rest of the outage");
+        assert_eq!(live[0].counts.replays + live[1].counts.replays, 100);
+        assert_eq!(live[0].latency.count() + live[1].latency.count(), 100);
+        assert!(live[0].ms >= 194_000 && live[0].suppressed.len() == 20, "{}", live[0].ms);
         let minutes = reader.minutes(&Tenant::default(), 0).await.unwrap();
         assert!((4..=5).contains(&minutes.len()), "each minute of its own: {}", minutes.len());
         assert_eq!(minutes.iter().map(|entry| entry.counts.replays).sum::<u64>(), 100);
         assert_eq!(reader.nodes().await.unwrap().len(), 1);
+    }
+
+    /// A store that does the first appends of each log and loses the answers.
+    struct LostAnswers(MemoryStore, AtomicU32);
+
+    #[async_trait]
+    impl StoreWrapper for LostAnswers {
+        fn inner(&self) -> &dyn Store {
+            &self.0
+        }
+
+        async fn append(
+            &self,
+            events: &[LogEvent],
+            keep: &LogRetention,
+        ) -> StoreResult<Vec<Appended>> {
+            let answers = self.0.append(events, keep).await?;
+            match self.1.fetch_add(1, Ordering::Relaxed) % 3 {
+                2 => Ok(answers),
+                _ => Err(StoreError::Timeout { timeout: Duration::ZERO }),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn activity_whose_answer_was_lost_is_not_counted_twice() {
+        let clock: Arc<dyn Clock> = Arc::new(RuntimeClock::default());
+        let store = LostAnswers(MemoryStore::new(clock.clone()), AtomicU32::new(0));
+        let store = Arc::new(WrappedStore(store));
+        let report = ActivityReport::new("test").clock(clock.clone());
+        let recorder = report.recorder();
+        let reporter = report.start_with(store.clone(), recorder.clone());
+        let key = Key::command(&Tenant::default(), Operation("pay"), "1").unwrap();
+        for _ in 0..100 {
+            let (answer, took) = (ClaimActivity::Replayed, Some(Duration::from_millis(3)));
+            recorder.record(Activity::Claim { key: &key, answer, took });
+            sleep(Duration::from_secs(2)).await;
+        }
+        sleep(Duration::from_secs(120)).await;
+        reporter.stop().await;
+        let reader = ActivityReader::new(&store.0.0).clock(&*clock);
+        let live = reader.live(&Tenant::default(), None, 1000).await.unwrap().entries;
+        assert_eq!(live.iter().map(|entry| entry.counts.replays).sum::<u64>(), 100);
+        let minutes = reader.minutes(&Tenant::default(), 0).await.unwrap();
+        assert_eq!(minutes.iter().map(|entry| entry.counts.replays).sum::<u64>(), 100);
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ const MAY: &[(&str, &str)] = &[
     ("hapax-line", "hapax-core hapax-http-client"),
     ("hapax-relay", "hapax-core hapax-http-client"),
     ("hapax-testkit", ""),
-    ("hapax-torture", "hapax hapax-testkit"),
+    ("hapax-torture", "hapax hapax-line hapax-relay hapax-testkit"),
     ("hapax-workload", "hapax-core"),
     ("hapax-server", "hapax hapax-http hapax-http-client hapax-line hapax-relay hapax-workload"),
     (

@@ -13,15 +13,16 @@ mod queue;
 mod records;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use self::claims::ClaimParts;
 pub use self::failover::MemoryReplica;
 use self::log::{Job, PartitionChanges};
 use self::queue::Items;
 use self::records::StoredRecord;
-use crate::claim_rules::ClaimRow;
 use crate::log::PARTITIONS;
 use crate::queue::QueueName;
 use crate::{
@@ -32,7 +33,9 @@ use crate::{
 /// A store in the memory of this process. All data is lost when the process ends.
 #[derive(Clone, Debug)]
 pub struct MemoryStore {
+    claims: Arc<ClaimParts>,
     tables: Arc<Mutex<Tables>>,
+    sequence: Arc<Sequence>,
     clock: Arc<dyn Clock>,
     wakes: WakeRegistry,
     partitions: u16,
@@ -40,16 +43,16 @@ pub struct MemoryStore {
 
 #[derive(Clone, Debug, Default)]
 struct Tables {
-    claims: HashMap<Key, ClaimRow>,
     records: HashMap<Key, StoredRecord>,
     jobs: HashMap<Key, Job>,
     tails: HashMap<u16, PartitionChanges>,
     queues: HashMap<QueueName, Items>,
-    /// The last number of the sequence that fences, versions and queue places share. A number is
-    /// never used twice.
-    last: u64,
     last_epoch: u64,
 }
+
+/// The sequence that fences, versions and queue places share. A number is never used twice.
+#[derive(Debug, Default)]
+struct Sequence(AtomicU64);
 
 impl Default for MemoryStore {
     fn default() -> Self {
@@ -60,12 +63,9 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// An empty store that uses this clock. Where the clock goes back, the store's time stands still.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self {
-            tables: Arc::default(),
-            clock: Arc::new(MonotonicClock::new(clock)),
-            wakes: WakeRegistry::default(),
-            partitions: PARTITIONS,
-        }
+        let (claims, tables, sequence, wakes) = Default::default();
+        let clock = Arc::new(MonotonicClock::new(clock));
+        Self { claims, tables, sequence, clock, wakes, partitions: PARTITIONS }
     }
 
     /// Sets the number of partitions of the log, at least 1. Call it before the store is used.
@@ -79,16 +79,14 @@ impl MemoryStore {
     }
 }
 
-impl Tables {
-    fn next(&mut self) -> u64 {
+impl Sequence {
+    fn next(&self) -> u64 {
         self.next_of(1)
     }
 
     /// Reserves `count` consecutive numbers and returns the first.
-    fn next_of(&mut self, count: usize) -> u64 {
-        let first = self.last + 1;
-        self.last += count as u64;
-        first
+    fn next_of(&self, count: usize) -> u64 {
+        self.0.fetch_add(count as u64, Ordering::Relaxed) + 1
     }
 }
 
@@ -112,7 +110,6 @@ impl Store for MemoryStore {
     }
 
     async fn sweep(&self, at_most: u32) -> StoreResult<Swept> {
-        let mut tables = self.tables();
         let now = self.clock.now();
         let mut left = u64::from(at_most);
         let mut expired = |gone: bool| {
@@ -120,7 +117,12 @@ impl Store for MemoryStore {
             left -= u64::from(take);
             take
         };
-        tables.claims.retain(|_, row| !expired(row.expires_at <= now));
+        for part in 0..ClaimParts::COUNT {
+            self.claims.sweep(part, |row| expired(row.expires_at <= now));
+            // A walk over all claims takes a while, and other tasks wait for this thread.
+            tokio::task::yield_now().await;
+        }
+        let mut tables = self.tables();
         tables.records.retain(|_, record| !expired(record.is_expired(now)));
         let jobs: Vec<_> = tables
             .jobs

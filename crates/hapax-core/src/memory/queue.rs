@@ -319,7 +319,7 @@ impl Queue for MemoryStore {
         let answers = {
             let mut tables = self.tables();
             let now = self.clock.now();
-            let first = tables.next_of(items.len());
+            let first = self.sequence.next_of(items.len());
             let rows = tables.items(queue);
             items.iter().zip(first..).map(|(item, place)| rows.enqueue(item, place, now)).collect()
         };
@@ -335,7 +335,7 @@ impl Queue for MemoryStore {
             return Ok(again);
         }
         let due = tables.items(queue).due(take.max_items, now);
-        let first = tables.next_of(due.len());
+        let first = self.sequence.next_of(due.len());
         let rows = tables.items(queue);
         let hand_out = |(place, fence)| rows.hand_out(place, Fence(fence), take, now);
         Ok(due.into_iter().zip(first..).filter_map(hand_out).collect())

@@ -52,7 +52,7 @@ impl Records for MemoryStore {
         let created = current.is_none();
         let kept = current.and_then(|r| r.expires_at);
         let expires_at = ttl.map(|ttl| now.plus(ttl)).or(kept);
-        let version = Version::new(tables.next().to_string());
+        let version = Version::new(self.sequence.next().to_string());
         let stored = StoredRecord { value, version: version.clone(), expires_at };
         tables.records.insert(key.clone(), stored);
         Ok(Put::Stored { version, created })

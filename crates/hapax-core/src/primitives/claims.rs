@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::hex::hex;
 use crate::{Key, StoreResult, Token, Watch};
 
 /// The right to do one thing: vacant → pending → settled, or given back.
@@ -261,18 +262,13 @@ impl Fingerprint {
     /// assert_ne!(Fingerprint::of(&[b"ab", b"c"]), Fingerprint::of(&[b"a", b"bc"]));
     /// ```
     pub fn of(parts: &[&[u8]]) -> Self {
-        use fmt::Write;
         use sha2::{Digest, Sha256};
         let mut hash = Sha256::new();
         for part in parts {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        let mut text = String::with_capacity(64);
-        for byte in hash.finalize() {
-            let _ = write!(text, "{byte:02x}");
-        }
-        Self(text.into())
+        Self(hex(&hash.finalize()).into())
     }
 
     /// The fingerprint as text.

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{
-    HandlerGate, RecordedEvents, Runs, app, gated_app, memory, post, send, sending, without_wait,
+    HandlerGate, RecordedEvents, Runs, app, gated_app, keyed, memory, post, send, sending,
+    without_wait,
 };
 use axum::Router;
 use axum::http::StatusCode;
 use hapax_conformance::{Fault, FaultyStore};
+use hapax_core::Claims;
+use hapax_core::claims::ClaimState;
 use hapax_http::{IdempotencyConfig, IdempotencyEvent as Event, IdempotencyLayer};
+use tokio::runtime::Handle;
 
 #[tokio::test]
 async fn duplicate_waits_and_gets_the_response() {
@@ -102,6 +106,37 @@ async fn lease_is_renewed_while_the_handler_runs() {
     }
     gate.release_one();
     assert_eq!(first.await.unwrap().body, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lease_is_renewed_while_the_handler_blocks_its_thread() {
+    let (store, clock) = memory();
+    let lease = Duration::from_millis(30);
+    let config = without_wait().with_lease(lease);
+    let key = keyed(&config, "k", "").key().clone();
+    let watched = store.clone();
+    let app = app(store, config, async move || {
+        tokio::task::block_in_place(|| {
+            for _ in 0..5 {
+                // The store's clock goes on only after a renewal, so that a slow machine loses no lease.
+                clock.advance(lease / 2);
+                let deadline = std::time::Instant::now() + Duration::from_secs(60);
+                let left = || {
+                    let look = watched.look(&key);
+                    match Handle::current().block_on(look).unwrap().unwrap().state {
+                        ClaimState::Pending { lease_left } => lease_left,
+                        other => panic!("{other:?}"),
+                    }
+                };
+                while left() < lease {
+                    assert!(std::time::Instant::now() < deadline, "nobody renews the lease");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        "done"
+    });
+    assert_eq!(send(&app, post("k", "")).await.body, "done");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The connection pool: connects on first use and drops connections in an unknown state.
 
+mod line;
 pub(crate) mod session;
 mod tls;
 pub(crate) mod url;
@@ -8,7 +9,9 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod,
+};
 use hapax_core::{OpenMode, StoreError, StoreResult};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -34,7 +37,13 @@ impl ConnectionPool {
         let target = url::connect_target(config)?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(target.driver.clone(), target.tls.clone(), recycling);
-        let pool = Pool::builder(manager).max_size(config.max_connections).build();
+        let mut pool = Pool::builder(manager).max_size(config.max_connections);
+        if config.mode != OpenMode::ReadOnly {
+            pool = pool.post_create(Hook::async_fn(|client, _| {
+                Box::pin(async { line::follow_line(client).await.map_err(HookError::Backend) })
+            }));
+        }
+        let pool = pool.build();
         Ok(Self {
             pool: pool.map_err(StoreError::internal)?,
             target,
@@ -86,7 +95,9 @@ impl ConnectionPool {
                 in_statement: false,
                 close_on_drop: false,
             }),
-            Err(PoolError::Backend(error)) => Err(error.into()),
+            Err(
+                PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)),
+            ) => Err(error.into()),
             Err(other) => Err(StoreError::unavailable(other).into()),
         }
     }
@@ -104,6 +115,7 @@ impl ConnectionPool {
                 OpenMode::Migrate => {
                     let schema = self.target.schema.as_deref();
                     migrate::apply(object, schema, Some(self.partitions)).await?;
+                    line::follow_line(object).await?;
                 }
                 OpenMode::Existing | OpenMode::ReadOnly => migrate::require_current(object).await?,
             }

@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use hapax_conformance::{StoreUnderTest, check, check_histories};
 use hapax_core::Store;
 use hapax_postgres::{PostgresConfig, PostgresStore};
+use hapax_testkit::PgBouncer;
 
 use crate::SERVER;
 
@@ -36,7 +37,10 @@ async fn store_keeps_every_law() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn store_keeps_every_law_through_a_transaction_pooler() {
-    let config = config("laws_pooled").transaction_pooler(true);
+    SERVER.database("laws_pooled");
+    let pooler = PgBouncer::before(&SERVER, &[("pool_mode", "transaction")]);
+    let url = pooler.url_of("laws_pooled") + "?pgbouncer=true";
+    let config = PostgresConfig::new(url).max_connections(4).timeout(Duration::from_secs(60));
     check(|| async { subject(&config) }).await;
 }
 

@@ -1,8 +1,6 @@
-use std::time::Duration;
-
 use hapax_core::{Severity, Store};
-use hapax_postgres::{PostgresConfig, PostgresStore};
-use hapax_testkit::Postgres;
+use hapax_postgres::PostgresStore;
+use hapax_testkit::{PgBouncer, Postgres};
 
 use crate::{SERVER, open};
 
@@ -44,7 +42,27 @@ async fn examine_names_each_broken_promise() {
 
 #[tokio::test]
 async fn examine_detects_a_transaction_pooler() {
-    let config = PostgresConfig::new(SERVER.database("pooler")).transaction_pooler(true);
-    let store = PostgresStore::open(config.timeout(Duration::from_secs(60))).unwrap();
-    assert!(severities(&store).await.contains(&("postgres.pooler", Severity::Warn)));
+    SERVER.database("pooler");
+    let ignored = ("ignore_startup_parameters", "options,extra_float_digits");
+    let pooled = |mode| PgBouncer::before(&SERVER, &[("pool_mode", mode), ignored]);
+    for (mode, options, severity) in [
+        ("transaction", "", Severity::Warn),
+        ("transaction", "?pgbouncer=true", Severity::Warn),
+        ("session", "", Severity::Fine),
+    ] {
+        let pooler = pooled(mode);
+        let store = open(&(pooler.url_of("pooler") + options));
+        let found = severities(&store).await;
+        assert!(found.contains(&("postgres.pooler", severity)), "{mode}{options}: {found:?}");
+    }
+}
+
+/// What a user sees who forgets the option: PgBouncer refuses the settings that hapax sends for a session.
+#[tokio::test]
+async fn pgbouncer_without_its_option_is_refused_with_the_remedy() {
+    for mode in ["transaction", "session"] {
+        let pooler = PgBouncer::before(&SERVER, &[("pool_mode", mode)]);
+        let refused = open(&pooler.url()).ping().await.unwrap_err().to_string();
+        assert!(refused.contains("pgbouncer=true"), "{refused}");
+    }
 }

@@ -15,7 +15,10 @@ async fn migrate_from_eight_nodes_runs_once() {
         nodes.spawn(async move { granted(&store, &key(&format!("k{n}")), &ask()).await });
     }
     assert_eq!(nodes.join_all().await.len(), 8);
-    let rows = SERVER.psql_in("migrations", "SELECT name, value FROM hapax_meta ORDER BY name");
+    let rows = SERVER.psql_in(
+        "migrations",
+        "SELECT name, value FROM hapax_meta WHERE name <> 'line' ORDER BY 1",
+    );
     assert_eq!(rows, "partitions|256\nschema|5");
 }
 

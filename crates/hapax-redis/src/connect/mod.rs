@@ -154,6 +154,11 @@ enum Target {
 }
 
 impl RedisConnector {
+    /// Whether sentinels or Cluster nodes say which server is a master.
+    pub(crate) fn finds_masters(&self) -> bool {
+        !matches!(self.target, Target::Single(_))
+    }
+
     pub(crate) fn new(
         address: &RedisAddress,
         timeout: Duration,

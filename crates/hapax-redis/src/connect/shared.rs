@@ -108,6 +108,15 @@ impl SharedConnection {
         }
     }
 
+    /// Looks for the masters again, because one of them is a replica by now; false if nobody can say which server is one.
+    pub(crate) fn find_masters_again(&self) -> bool {
+        let can_be_found = self.shared.connector.finds_masters();
+        if can_be_found {
+            self.connect();
+        }
+        can_be_found
+    }
+
     /// Starts connecting in the background, unless that is under way.
     fn connect(&self) {
         self.shared.state.send_if_modified(|state| {

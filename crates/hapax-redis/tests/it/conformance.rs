@@ -63,6 +63,16 @@ async fn valkey_keeps_every_law() {
     }
 }
 
+/// The oldest supported version, which lacks some commands and error codes of Redis 7.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_62_keeps_every_law() {
+    if let Some(binary) = hapax_testkit::redis_62_server() {
+        let redis = Redis::binary_with(binary, IN_MEMORY);
+        assert!(redis.cli(&["INFO", "server"]).contains("redis_version:6.2."));
+        check(redis.url(), Some(redis.port())).await;
+    }
+}
+
 fn histories(url: String) {
     check_histories(|| async { Arc::new(Servers { url, port: None }) as Arc<dyn StoreUnderTest> });
 }
@@ -84,5 +94,13 @@ fn valkey_agrees_with_the_model() {
     if let Some(binary) = hapax_testkit::valkey_server() {
         let valkey = Redis::binary_with(binary, IN_MEMORY);
         histories(valkey.url());
+    }
+}
+
+#[test]
+fn redis_62_agrees_with_the_model() {
+    if let Some(binary) = hapax_testkit::redis_62_server() {
+        let redis = Redis::binary_with(binary, IN_MEMORY);
+        histories(redis.url());
     }
 }

@@ -9,4 +9,5 @@ mod log;
 mod python;
 mod queue;
 mod replicas;
+mod tls;
 mod topologies;

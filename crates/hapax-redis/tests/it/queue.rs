@@ -176,3 +176,27 @@ async fn fault_42_lost_list_of_queues_is_made_again() {
     };
     tokio::time::timeout(WAIT_TIMEOUT, listed).await.expect("the queue is listed again");
 }
+
+/// What a failover may do to a queue, by a server that comes back with an older snapshot.
+#[tokio::test]
+async fn queue_after_a_loss_sends_again_under_the_same_id() {
+    let (redis, store) = server_with(&["--appendonly", "no"]);
+    let (first, second) = (item("a"), item("b"));
+    let _ = store.enqueue(&queue(), from_ref(&first)).await.unwrap();
+    let take = LeaseRequest::new(1, Duration::from_millis(1));
+    let before = store.lease(&queue(), &take).await.unwrap().remove(0);
+    assert_eq!(redis.cli(&["SAVE"]), "OK");
+    let done = store.ack(&queue(), &take.token, &[first.id], LONG).await.unwrap();
+    assert_eq!(done, [Resolved::Done]);
+    let _ = store.enqueue(&queue(), from_ref(&second)).await.unwrap();
+    redis.kill();
+    redis.restart();
+
+    let (mail, take) = (queue(), LeaseRequest::new(5, LONG));
+    let again = until_it_works(|| store.lease(&mail, &take)).await;
+    assert_eq!(again.len(), 1, "the later enqueue is lost");
+    assert_eq!(again[0].item.id, first.id, "the ack is lost, and the inbox knows this id");
+    assert!(again[0].fence > before.fence);
+    let enqueued = store.enqueue(&queue(), from_ref(&second)).await.unwrap();
+    assert_eq!(enqueued, [Enqueued::Accepted], "whoever repeats the lost enqueue is heard");
+}

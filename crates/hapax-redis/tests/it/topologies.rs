@@ -328,6 +328,20 @@ async fn findings_about_a_cluster_cover_every_master() {
     assert_eq!(find("redis.eviction").await, Severity::Refuse);
 }
 
+/// A process that started during a failover once ended: the master that it knew was a replica by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn findings_after_a_failover_are_about_the_new_master() {
+    let (cluster, store) = cluster();
+    until_it_works(|| store.examine()).await;
+    let old = cluster.master_of("any");
+    cluster.take_over(old);
+    cluster.wait_until_replaced(old);
+    cluster.wait_until_ok();
+    // The client still has the old table of slots; until it has the new one there are no findings.
+    let findings = until_it_works(|| store.examine()).await;
+    assert!(findings.iter().all(|finding| finding.severity < Severity::Refuse), "{findings:?}");
+}
+
 #[tokio::test]
 async fn keys_of_any_name_are_in_one_slot_each() {
     let (_cluster, store) = cluster();

@@ -9,13 +9,15 @@ use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery as Raw;
 use lapin::options::*;
 use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
+use lapin::{Channel, Confirmation, Connection};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{sleep, timeout};
 
 use super::{Deliveries, InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
+use crate::broker_ca::{self, UNTRUSTED};
 use crate::sinks::EndpointConfigError;
+use crate::sinks::amqp::RabbitAddress;
 
 /// How long one `receive` waits for a message.
 const RECEIVE_WAIT: Duration = Duration::from_secs(1);
@@ -33,7 +35,7 @@ const REASON: &str = "hapax-dead-reason";
 ///
 /// A message to be retried stays unacknowledged in this process, and is requeued after its backoff.
 pub struct RabbitMqSource {
-    url: String,
+    broker: RabbitAddress,
     queue: String,
     open: AsyncMutex<Option<RabbitConsumer>>,
     attempts: Arc<Mutex<HashMap<String, u32>>>,
@@ -51,11 +53,8 @@ impl RabbitMqSource {
     /// # Errors
     /// If the URL is malformed.
     pub fn new(url: &str, queue: &str) -> Result<Self, EndpointConfigError> {
-        let malformed =
-            |_| EndpointConfigError::new("a URL such as amqp://host:5672/%2f is expected");
-        url.parse::<lapin::uri::AMQPUri>().map_err(malformed)?;
-        let (url, queue) = (url.into(), queue.into());
-        Ok(Self { url, queue, open: AsyncMutex::default(), attempts: Arc::default() })
+        let (broker, queue) = (RabbitAddress::parse(url)?, queue.into());
+        Ok(Self { broker, queue, open: AsyncMutex::default(), attempts: Arc::default() })
     }
 
     fn dead(&self) -> String {
@@ -63,9 +62,7 @@ impl RabbitMqSource {
     }
 
     async fn connect(&self) -> lapin::Result<RabbitConsumer> {
-        let properties =
-            ConnectionProperties::default().with_connection_name("hapax consumer".into());
-        let connection = Connection::connect(&self.url, properties).await?;
+        let connection = self.broker.connect("hapax consumer").await?;
         let dead = connection.create_channel().await?;
         dead.confirm_select(ConfirmSelectOptions::default()).await?;
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
@@ -122,11 +119,12 @@ impl MessageSource for RabbitMqSource {
     async fn receive(&self, at_most: usize) -> Result<Deliveries, DeliveryError> {
         let mut open = self.open.lock().await;
         if open.is_none() {
-            let Ok(Ok(connected)) = timeout(CONNECT_TIMEOUT, self.connect()).await else {
-                let reason = "the broker cannot be reached, or the queue is not there";
-                return Err(DeliveryError::unreachable(reason));
+            let connected = match timeout(CONNECT_TIMEOUT, self.connect()).await {
+                Ok(Err(error)) if broker_ca::is_untrusted(&error) => Err(UNTRUSTED),
+                Ok(Ok(connected)) => Ok(connected),
+                _ => Err("the broker cannot be reached, or the queue is not there"),
             };
-            *open = Some(connected);
+            *open = Some(connected.map_err(DeliveryError::unreachable)?);
         }
         let Some(RabbitConsumer { consumer, dead, .. }) = open.as_mut() else {
             return Ok(Vec::new());

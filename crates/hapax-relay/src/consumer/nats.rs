@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::stream::Config as StreamConfig;
 use async_nats::jetstream::{self, AckKind, Context, Message};
-use async_nats::{Client, ConnectOptions, HeaderMap, ServerAddr};
+use async_nats::{Client, ConnectOptions, HeaderMap};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use tokio::sync::{Mutex, OnceCell};
@@ -15,7 +15,8 @@ use tokio::time::timeout;
 
 use super::{Deliveries, InboundMessage, MessageDelivery, MessageSource};
 use crate::DeliveryError;
-use crate::sinks::{EndpointConfigError, nats};
+use crate::sinks::EndpointConfigError;
+use crate::sinks::nats::NatsServers;
 
 /// How long the server waits for an acknowledgement before it delivers the message again.
 const ACK_WAIT: Duration = Duration::from_secs(30);
@@ -34,7 +35,7 @@ const REASON: &str = "Hapax-Dead-Reason";
 /// the stream is delivered again, and the inbox recognises it. A stream that was deleted has to be made
 /// again by its owner.
 pub struct NatsSource {
-    servers: Vec<ServerAddr>,
+    servers: NatsServers,
     stream: String,
     durable: String,
     client: OnceCell<Client>,
@@ -56,12 +57,12 @@ impl NatsSource {
     pub fn new(url: &str, stream: &str, durable: &str) -> Result<Self, EndpointConfigError> {
         let (stream, durable) = (stream.into(), durable.into());
         let (client, subscription) = (OnceCell::new(), Mutex::default());
-        Ok(Self { servers: nats::servers(url)?, stream, durable, client, subscription })
+        Ok(Self { servers: NatsServers::parse(url)?, stream, durable, client, subscription })
     }
 
     async fn client(&self) -> Result<&Client, DeliveryError> {
         let options = || ConnectOptions::new().name("hapax consumer");
-        self.client.get_or_try_init(|| nats::connect(options(), &self.servers)).await
+        self.client.get_or_try_init(|| self.servers.connect(options())).await
     }
 
     async fn subscription(&self) -> Result<Arc<NatsSubscription>, DeliveryError> {

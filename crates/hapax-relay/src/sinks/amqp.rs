@@ -7,12 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ErrorKind, ExchangeKind};
+use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::{
+    BasicProperties, Channel, Connection, ConnectionProperties, DefaultConnectionBuilder,
+    ErrorKind, ExchangeKind,
+};
 use url::Url;
 
 use self::confirm_channel::{ConfirmChannel, Publication};
 use super::EndpointConfigError;
+use crate::broker_ca::{self, UNTRUSTED};
 use crate::shared_connection::{LiveConnection, SinkConnection};
 use crate::{DeliveryError, OutboundMessage, Sink};
 
@@ -28,7 +34,7 @@ const PERSISTENT: u8 = 2;
 ///
 /// A message that no queue accepts counts as a failed attempt of its row.
 pub struct RabbitMqSink {
-    url: String,
+    broker: RabbitAddress,
     exchange: ShortString,
     link: SinkConnection<Arc<RabbitConnection>>,
 }
@@ -44,14 +50,11 @@ struct RabbitConnection {
 }
 
 impl RabbitMqSink {
-    /// A broker at `amqp://…` or `amqps://…`.
+    /// A broker at `amqp://…` or `amqps://…`; `?ca=FILE` names the PEM file of a private authority.
     ///
     /// # Errors
     /// If the URL is malformed.
     pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
-        let malformed = || {
-            EndpointConfigError::new("a URL such as amqp://user:password@host:5672/%2f is expected")
-        };
         let mut parsed = Url::parse(url).map_err(|_| malformed())?;
         let (own, others): (Vec<_>, Vec<_>) = parsed
             .query_pairs()
@@ -65,10 +68,8 @@ impl RabbitMqSink {
         if exchange.len() > MAX_SHORT {
             return Err(EndpointConfigError::new("the name of an exchange has at most 255 bytes"));
         }
-        // The driver parses the URL again later; parse it here to refuse a malformed one early.
-        url.parse::<lapin::uri::AMQPUri>().map_err(|_| malformed())?;
         Ok(Self {
-            url: parsed.into(),
+            broker: RabbitAddress::parse(parsed.as_str())?,
             exchange: exchange.as_str().into(),
             link: SinkConnection::new(),
         })
@@ -82,8 +83,7 @@ impl RabbitMqSink {
     }
 
     async fn connect(&self) -> Result<Arc<RabbitConnection>, DeliveryError> {
-        let properties = ConnectionProperties::default().with_connection_name("hapax relay".into());
-        let connection = Connection::connect(&self.url, properties).await;
+        let connection = self.broker.connect("hapax relay").await;
         let connection = connection.map_err(|error| unreachable(&error))?;
         let open =
             RabbitConnection { connection, channels: Default::default(), next: Default::default() };
@@ -200,6 +200,34 @@ impl RabbitConnection {
     }
 }
 
+/// Where a broker is, and whom to trust there.
+pub(crate) struct RabbitAddress {
+    uri: AMQPUri,
+    trust: OwnedTLSConfig,
+}
+
+impl RabbitAddress {
+    pub(crate) fn parse(url: &str) -> Result<Self, EndpointConfigError> {
+        let (url, ca) = broker_ca::take_ca(url)?;
+        let uri: AMQPUri = url.parse().map_err(|_| malformed())?;
+        if ca.is_some() && uri.scheme != AMQPScheme::AMQPS {
+            return Err(broker_ca::ca_without_tls("amqps://"));
+        }
+        let cert_chain = ca.map(|ca| ca.pem);
+        Ok(Self { uri, trust: OwnedTLSConfig { identity: None, cert_chain } })
+    }
+
+    pub(crate) async fn connect(&self, name: &str) -> lapin::Result<Connection> {
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let builder = DefaultConnectionBuilder::new()?.with_properties(properties);
+        builder.with_uri(self.uri.clone()).with_tls_config(self.trust.clone()).connect().await
+    }
+}
+
+fn malformed() -> EndpointConfigError {
+    EndpointConfigError::new("a URL such as amqp://user:password@host:5672/%2f is expected")
+}
+
 /// Publishes over a channel of its own, so that a closed channel is due to this message.
 async fn publish_alone(channel: Channel, publication: Publication) -> Result<(), DeliveryError> {
     let answer = ConfirmChannel::new(channel).send(publication).await;
@@ -249,8 +277,9 @@ fn is_channel_error(error: &lapin::protocol::AMQPError) -> bool {
     matches!(error.kind(), lapin::protocol::AMQPErrorKind::Soft(_))
 }
 
-fn unreachable(error: &lapin::Error) -> DeliveryError {
+pub(crate) fn unreachable(error: &lapin::Error) -> DeliveryError {
     match error.kind() {
+        _ if broker_ca::is_untrusted(error) => DeliveryError::unreachable(UNTRUSTED),
         ErrorKind::ProtocolError(error) => DeliveryError::unreachable(format!(
             "the broker refused the connection ({}); are user, password and virtual host right?",
             error.get_id()

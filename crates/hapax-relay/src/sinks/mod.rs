@@ -1,7 +1,7 @@
 //! The sinks that come with hapax.
 
 #[cfg(feature = "amqp")]
-mod amqp;
+pub(crate) mod amqp;
 mod bus;
 mod lines;
 #[cfg(feature = "nats")]

@@ -5,11 +5,12 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::jetstream::context::{Context, PublishError, PublishErrorKind, RequestErrorKind};
 use async_nats::jetstream::{self, ErrorCode, context::ContextBuilder};
-use async_nats::{Client, ConnectOptions, Event, HeaderMap, ServerAddr};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, ServerAddr};
 use async_trait::async_trait;
 use tokio::sync::{OnceCell, watch};
 
 use super::EndpointConfigError;
+use crate::broker_ca::{self, BrokerCa, UNTRUSTED};
 use crate::{DeliveryError, OutboundMessage, Sink};
 
 /// The longest that a JetStream request may take.
@@ -33,7 +34,7 @@ const TAKES_NOTHING: &[ErrorCode] = &[
 ///
 /// A stream must cover the subject; otherwise the row fails.
 pub struct NatsSink {
-    servers: Vec<ServerAddr>,
+    servers: NatsServers,
     connection: OnceCell<NatsConnection>,
 }
 
@@ -45,12 +46,13 @@ struct NatsConnection {
 }
 
 impl NatsSink {
-    /// Servers at `nats://…` or `tls://…`; several are separated by commas.
+    /// Servers at `nats://…` or `tls://…`; several are separated by commas. `?ca=FILE` at the end names the
+    /// PEM file of a private authority, and requires TLS.
     ///
     /// # Errors
     /// If the URL is malformed.
     pub fn new(url: &str) -> Result<Self, EndpointConfigError> {
-        Ok(Self { servers: servers(url)?, connection: OnceCell::new() })
+        Ok(Self { servers: NatsServers::parse(url)?, connection: OnceCell::new() })
     }
 
     async fn open(&self) -> Result<&NatsConnection, DeliveryError> {
@@ -66,7 +68,7 @@ impl NatsSink {
             }
             std::future::ready(())
         });
-        let client = connect(options, &self.servers).await?;
+        let client = self.servers.connect(options).await?;
         // The relay limits the messages in flight and the time of each, so neither is configured
         // here.
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
@@ -187,19 +189,35 @@ impl Sink for NatsSink {
     }
 }
 
-/// The addresses of a URL with commas between them.
-pub(crate) fn servers(url: &str) -> Result<Vec<ServerAddr>, EndpointConfigError> {
-    let malformed = |_| EndpointConfigError::new("a URL such as nats://host:4222 is expected");
-    url.split(',').map(str::parse).collect::<Result<_, _>>().map_err(malformed)
+/// The addresses of a URL with commas between them, and whom to trust there.
+pub(crate) struct NatsServers {
+    addresses: Vec<ServerAddr>,
+    ca: Option<BrokerCa>,
 }
 
-pub(crate) async fn connect(
-    options: ConnectOptions,
-    servers: &[ServerAddr],
-) -> Result<Client, DeliveryError> {
-    options.connect(servers).await.map_err(|error| {
-        DeliveryError::unreachable(format!("NATS cannot be reached: {}", error.kind()))
-    })
+impl NatsServers {
+    pub(crate) fn parse(url: &str) -> Result<Self, EndpointConfigError> {
+        let malformed = |_| EndpointConfigError::new("a URL such as nats://host:4222 is expected");
+        let (url, ca) = broker_ca::take_ca(url)?;
+        let addresses = url.split(',').map(str::parse).collect::<Result<_, _>>();
+        Ok(Self { addresses: addresses.map_err(malformed)?, ca })
+    }
+
+    pub(crate) async fn connect(&self, options: ConnectOptions) -> Result<Client, DeliveryError> {
+        let options = match &self.ca {
+            Some(ca) => options.require_tls(true).add_root_certificates(ca.path.clone().into()),
+            None => options,
+        };
+        options.connect(&self.addresses).await.map_err(|error| {
+            DeliveryError::unreachable(match error.kind() {
+                _ if broker_ca::is_untrusted(&error) => UNTRUSTED.to_owned(),
+                ConnectErrorKind::Tls => {
+                    "NATS cannot be reached: no TLS, or another version of it".to_owned()
+                }
+                kind => format!("NATS cannot be reached: {kind}"),
+            })
+        })
+    }
 }
 
 /// Why no stream answered: none covers the subject, or JetStream is down.

@@ -13,4 +13,5 @@ mod redis;
 mod stores;
 mod stranded;
 mod support;
+mod tls;
 mod webhook;

@@ -21,6 +21,7 @@ use super::request::auth::AccessPolicy;
 use super::request::session::ConsoleSessions;
 use super::sse::{EventBus, EventStreams};
 use super::v1::operator::activity::overview::StoreFindings;
+use super::v1::operator::claim_counter::ClaimCounter;
 use super::v1::{AuditLog, OperatorTasks};
 use crate::daemon::{Readiness, ReadinessState};
 use crate::problem::{Problem, ProblemKind};
@@ -41,6 +42,8 @@ pub(crate) struct AppStateInner {
     pub(crate) audit: AuditLog,
     /// The doctor's findings, for the overview.
     pub(crate) findings: StoreFindings,
+    /// The claims of each tenant, where the store cannot count them.
+    pub(crate) claim_counter: ClaimCounter,
     pub(crate) tasks: OperatorTasks,
     pub(crate) request_limits: TenantRequestLimits,
     /// Operator requests have limits of their own, so that a full tenant can still be mended.
@@ -100,6 +103,7 @@ impl AppState {
             node,
             tasks: OperatorTasks::default(),
             findings: StoreFindings::default(),
+            claim_counter: ClaimCounter::default(),
             readiness,
             bus,
             streams: EventStreams::new(&settings, tenants.len()),

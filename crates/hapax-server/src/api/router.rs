@@ -67,6 +67,8 @@ pub(crate) fn router(app: &AppState) -> Router {
         .routes(routes!(activity::queues::list))
         .routes(routes!(activity::jobs::list))
         .routes(routes!(activity::jobs::show))
+        .routes(routes!(activity::jobs::follow))
+        .routes(routes!(activity::jobs::link))
         .routes(routes!(activity::streams::show))
         .routes(routes!(activity::line::show))
         .routes(routes!(admin::healthz))

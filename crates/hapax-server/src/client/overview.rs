@@ -3,6 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use hyper::Method;
+use tokio::time::{Instant, sleep};
 
 use super::{
     Backend, CliError, ClientRequest, ListPage, PageArgs, columns, print_line, print_response,
@@ -22,18 +23,31 @@ pub(crate) struct OverviewArgs {}
 
 impl OverviewArgs {
     pub(crate) async fn run(self, backend: &Backend, json: bool) -> Result<(), CliError> {
-        let response =
-            backend.send(ClientRequest::new(Method::GET, &["operator", "overview"])).await?;
+        let ask = || backend.send(ClientRequest::new(Method::GET, &["operator", "overview"]));
+        let until = Instant::now() + LONGEST_COUNT;
+        let (response, overview) = loop {
+            let response = ask().await?;
+            let overview: Overview = response.read()?;
+            if !overview.counting || Instant::now() >= until {
+                break (response, overview);
+            }
+            sleep(Duration::from_millis(200)).await;
+        };
         if json {
             return print_response(&response, true);
         }
-        let overview: Overview = response.read()?;
+        if overview.counting {
+            print_line("Unknown outcomes are still being counted: ask again for all of them.");
+        }
         print_table(&["NEEDS A PERSON", "COUNT", "QUEUE", ""], &overview.attention, attention_row);
         print_table(&["NODE", "EDGE", "VERSION", "SEEN", "TARGET"], &overview.nodes, node_row);
         print_table(&LAST_HOUR, &edge_sums(&overview), |row| row.clone());
         Ok(())
     }
 }
+
+/// How long unknown outcomes that are being counted (Redis) are waited for.
+const LONGEST_COUNT: Duration = Duration::from_secs(5);
 
 /// Prints a table, unless it has no rows.
 fn print_table<T>(head: &[&str], rows: &[T], row: impl Fn(&T) -> Vec<String>) {
@@ -45,7 +59,8 @@ fn print_table<T>(head: &[&str], rows: &[T], row: impl Fn(&T) -> Vec<String>) {
 }
 
 fn attention_row(one: &Attention) -> Vec<String> {
-    let count = one.count.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    let more = if one.more { "+" } else { "" };
+    let count = one.count.map_or_else(|| "-".to_owned(), |count| format!("{count}{more}"));
     vec![one.what.clone(), count, one.queue.clone().unwrap_or_else(|| "-".into()), one.text.clone()]
 }
 

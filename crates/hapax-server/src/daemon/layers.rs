@@ -10,6 +10,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use hapax::Tenant;
 use hapax::activity::{self, Activity, RequestActivity};
+use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tokio::time::Instant;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -32,7 +33,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("hapax-request-id");
 
 async fn log_request(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let is_recorded = route.is_some_and(is_recorded);
+    let recorded = route.map_or(RecordedAs::Nothing, RecordedAs::of);
     let mut metrics = RequestMetrics::new(request.method(), route.unwrap_or("unmatched").into());
     let id = random_id();
     (metrics.id, metrics.tenant) = (Some(id.clone()), Some("-".into()));
@@ -46,20 +47,40 @@ async fn log_request(request: Request, next: Next) -> Response {
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Some(tenant) = response.extensions_mut().remove::<Tenant>() {
         metrics.tenant = Some(tenant.as_str().into());
-        if is_recorded {
-            let result = RequestActivity::of_status(response.status().as_u16());
-            let (tenant, took) = (&tenant, begun.elapsed());
-            activity::record(Activity::Request { tenant, result, took });
+        let result = RequestActivity::of_status(response.status().as_u16());
+        let (tenant, took) = (&tenant, begun.elapsed());
+        match recorded {
+            RecordedAs::Nothing => {}
+            RecordedAs::Request => activity::record(Activity::Request { tenant, result, took }),
+            // A stream that was opened records its request when its first events are ready.
+            RecordedAs::StreamRequest if response.status() == StatusCode::OK => {}
+            RecordedAs::StreamRequest => {
+                activity::record(Activity::StreamRequest { tenant, result, took: Some(took) });
+            }
         }
     }
     metrics.status = response.status().as_u16();
     response
 }
 
-/// Whether requests of a route are activity of their tenant. Operators' requests are not: a console that is open would
-/// otherwise be activity, and would be told of it.
-fn is_recorded(route: &str) -> bool {
-    !["/v1/operator", "/v1/queues", "/v1/session"].iter().any(|of| route.starts_with(of))
+/// How requests of a route are recorded as activity of their tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordedAs {
+    /// Not at all. Operators' requests are none: a console that is open would otherwise be activity, and would be told of it.
+    Nothing,
+    Request,
+    StreamRequest,
+}
+
+impl RecordedAs {
+    pub(crate) fn of(route: &str) -> Self {
+        let parts: Vec<_> = route.split('/').skip(1).collect();
+        match parts[..] {
+            ["v1", "operator" | "queues" | "session", ..] => Self::Nothing,
+            ["v1", "events", "stream"] | ["v1", "jobs", _, _, "events"] => Self::StreamRequest,
+            _ => Self::Request,
+        }
+    }
 }
 
 fn random_id() -> String {

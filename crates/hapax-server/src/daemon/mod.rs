@@ -29,7 +29,7 @@ pub(crate) use boot::{
     open_store, print_banner,
 };
 pub(crate) use io_timeouts::{ConnectionActivity, InFlightGuard, IoTimeouts};
-pub(crate) use layers::{method_not_allowed, with_common_layers};
+pub(crate) use layers::{RecordedAs, method_not_allowed, with_common_layers};
 pub(crate) use listener::{BoxError, Peer, RequestHandler};
 pub(crate) use metrics::RequestMetrics;
 pub(crate) use readiness::{Readiness, ReadinessState};

@@ -50,6 +50,14 @@ impl Default for Readiness {
 }
 
 impl Readiness {
+    /// That of a store which answers and is not watched.
+    #[cfg(test)]
+    pub(crate) fn ready() -> Self {
+        let readiness = Self::default();
+        readiness.state.send_replace(ReadinessState::Ready);
+        readiness
+    }
+
     pub(crate) fn state(&self) -> ReadinessState {
         self.state.borrow().clone()
     }

@@ -109,6 +109,80 @@ fn promises_page_names_exactly_the_hole_tests() {
     }
 }
 
+/// The rows of the table whose header begins so, without the header, each cut into cells.
+fn table(page: &str, header: &str) -> Vec<Vec<String>> {
+    let rows = page.lines().skip_while(|line| !line.starts_with(header)).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let cells =
+        |row: &str| row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect();
+    rows.map(cells).collect()
+}
+
+/// The words of a text that are written as code.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The names of all tests, and of the laws that the conformance suite runs on every store.
+fn tests_and_laws() -> BTreeSet<String> {
+    fn laws(folder: &Path, found: &mut BTreeSet<String>) {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                laws(&path, found);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            for list in text.split("laws![").skip(1).filter_map(|rest| rest.split(']').next()) {
+                let names = list.split([',', ';']).map(str::trim);
+                found.extend(names.filter(|name| name.contains('_')).map(str::to_owned));
+            }
+        }
+    }
+    let tests = all_tests();
+    let names = tests.iter().filter_map(|test| Some(test.rsplit_once(": ")?.1.to_owned()));
+    let mut found = names.collect();
+    laws(Path::new(&format!("{ROOT}/crates/hapax-conformance/src")), &mut found);
+    found
+}
+
+#[test]
+fn promises_page_names_a_test_for_every_line() {
+    let (page, tests) = (read("docs/promises.md"), tests_and_laws());
+    let workloads: Vec<_> = hapax_torture::WorkloadKind::ALL.map(|kind| kind.name()).into();
+    let exists = |name: &str| assert!(tests.contains(name), "there is no test or law {name}");
+    let promises = table(&page, "| where the effect is |");
+    let named = table(&page, "| promise on |");
+    assert!(promises.len() > 10);
+    let firsts = |rows: &[Vec<String>]| rows.iter().map(|row| row[0].clone()).collect::<Vec<_>>();
+    assert_eq!(firsts(&promises), firsts(&named), "a row of tests for each promise");
+    for row in &named {
+        code(&row[1]).for_each(|name| assert!(workloads.contains(&name), "no workload {name}"));
+        code(&row[2]).for_each(exists);
+        assert!(code(&row[2]).next().is_some(), "no test of: {}", row[0]);
+    }
+    let (promises, named) = (table(&page, "| | SQLite |"), table(&page, "| tests of |"));
+    assert!(promises.len() > 10);
+    assert_eq!(firsts(&promises), firsts(&named), "a row of tests for each line of the stores");
+    for row in &named {
+        row[1..].iter().flat_map(|cell| code(cell)).for_each(exists);
+        assert!(row[1..].iter().any(|cell| code(cell).next().is_some()), "no test of: {}", row[0]);
+    }
+    for row in table(&page, "| promise | test |") {
+        code(&row[1]).for_each(exists);
+    }
+}
+
+#[test]
+fn topologies_page_names_existing_tests() {
+    let (page, tests) = (read("docs/topologies.md"), tests_and_laws());
+    let rows = page.lines().filter(|line| line.starts_with('|')).flat_map(code);
+    let named: Vec<_> = rows.filter(|word| word.matches('_').count() > 2).collect();
+    assert!(named.len() > 30, "{named:?}");
+    for name in named {
+        assert!(tests.contains(name), "there is no test {name}");
+    }
+}
+
 #[test]
 fn line_acceptance_page_names_existing_tests_and_checklists() {
     let tests = all_tests();

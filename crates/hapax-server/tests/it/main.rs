@@ -47,3 +47,4 @@ mod soak_relay;
 mod sse_follow;
 mod support;
 mod torture;
+mod torture_load;

@@ -10,6 +10,7 @@ use hapax_torture::{
 };
 
 const SECONDS: u64 = 25;
+const FAILOVER_SECONDS: u64 = 12;
 /// What every workload reaches on a slow machine that does other things, too.
 const LEAST_OF_EACH: usize = 5;
 const LEAST_FAULTS: usize = 3;
@@ -23,19 +24,55 @@ fn torture(store: StoreKind, seed: u64) {
         workloads: WorkloadKind::ALL.to_vec(),
         faults: FaultKind::ALL.to_vec(),
         clients: 1,
+        fault_threads: 1,
+        previous: None,
     };
     let report = run_torture(&config, |_| {}).expect("everything starts and ends");
-    if !report.is_clean() {
-        let kept = keep(&report);
-        panic!("history: {}\n{}\n{}", kept.display(), report.table(), report.pictures());
-    }
+    must_be_clean(&report);
     let seen = count_observations(&report.history);
-    for workload in WorkloadKind::ALL {
+    for workload in WorkloadKind::ALL.into_iter().filter(|workload| workload.runs_on(store)) {
         let count = seen.get(workload.name()).copied().unwrap_or(0);
         assert!(count >= LEAST_OF_EACH, "{}: {count}\n{}", workload.name(), report.table());
     }
     let faults = count_faults(&report.history).values().sum::<usize>();
     assert!(faults >= LEAST_FAULTS, "{}", report.table());
+}
+
+/// A short run with failovers.
+fn torture_failover(store: StoreKind, seed: u64) {
+    let config = TortureConfig {
+        hapax: PathBuf::from(env!("CARGO_BIN_EXE_hapax")),
+        store,
+        duration: Duration::from_secs(FAILOVER_SECONDS * u64::from(hapax_testkit::scale())),
+        seed,
+        workloads: WorkloadKind::ALL.to_vec(),
+        faults: vec![
+            FaultKind::Failover,
+            FaultKind::Reshard,
+            FaultKind::KillHapax,
+            FaultKind::CutClient,
+        ],
+        clients: 1,
+        fault_threads: 1,
+        previous: None,
+    };
+    let report = run_torture(&config, |_| {}).expect("everything starts and ends");
+    must_be_clean(&report);
+    let seen = count_observations(&report.history);
+    for workload in WorkloadKind::ALL.into_iter().filter(|workload| workload.runs_on(store)) {
+        assert!(seen.contains_key(workload.name()), "{}\n{}", workload.name(), report.table());
+    }
+    let faults = count_faults(&report.history);
+    assert!(faults.contains_key("failover"), "{}", report.table());
+    let has_slots = store == StoreKind::RedisCluster;
+    assert_eq!(faults.contains_key("reshard"), has_slots, "{}", report.table());
+}
+
+fn must_be_clean(report: &TortureReport) {
+    if !report.is_clean() {
+        let kept = keep(report);
+        panic!("history: {}\n{}\n{}", kept.display(), report.table(), report.pictures());
+    }
 }
 
 /// Keeps the history of a violation, for `hapax-torture --replay`.
@@ -62,6 +99,21 @@ fn torture_breaks_no_promise_on_postgres() {
     torture(StoreKind::Postgres, 13);
 }
 
+#[test]
+fn torture_breaks_no_promise_on_redis_sentinel() {
+    torture_failover(StoreKind::RedisSentinel, 21);
+}
+
+#[test]
+fn torture_breaks_no_promise_on_redis_cluster() {
+    torture_failover(StoreKind::RedisCluster, 22);
+}
+
+#[test]
+fn torture_breaks_no_promise_on_postgres_standby() {
+    torture_failover(StoreKind::PostgresStandby, 23);
+}
+
 /// The same clients and checks on a store that breaks its word: they notice.
 #[test]
 fn torture_notices_a_redis_that_forgets() {
@@ -80,6 +132,8 @@ fn table_without_violations(seed: u64) -> Option<String> {
         workloads: vec![WorkloadKind::Records, WorkloadKind::Commands],
         faults: vec![FaultKind::KillStore],
         clients: 1,
+        fault_threads: 1,
+        previous: None,
     };
     let report = run_torture(&config, |_| {}).expect("everything starts and ends");
     report.violations.is_empty().then(|| report.table())

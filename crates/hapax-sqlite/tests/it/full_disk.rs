@@ -44,6 +44,21 @@ async fn fault_13_ping_says_full_while_puts_are_refused() {
     store.ping().await.unwrap();
 }
 
+/// The size is promised in the guide. A file system that cannot reserve room has no such file.
+#[tokio::test]
+async fn reserve_is_eight_mebibytes_unless_set() {
+    for set in [None, Some(1 << 20)] {
+        let place = Place::new();
+        let config = match set {
+            Some(bytes) => place.config().reserve(bytes),
+            None => place.config(),
+        };
+        SqliteStore::open(config).unwrap().ping().await.unwrap();
+        let reserve = std::fs::metadata(beside(&place.file(), "-reserve")).unwrap();
+        assert_eq!(reserve.len(), set.unwrap_or(8 << 20));
+    }
+}
+
 /// Runs in a process with a small disk of its own.
 #[tokio::test]
 #[ignore = "the second process of the test below"]

@@ -8,6 +8,7 @@ use crate::history::{CallOutcome, CommandAnswer, HistoryEntry, Observation};
 
 /// Leases are measured by another process in whole milliseconds, on the same machine, whose clock may be slewed.
 const CLOCK_MARGIN: u64 = 50_000;
+const INVENTED: &str = "an answer that no owner stored";
 
 /// An attempt whose grant was heard.
 struct GrantedAttempt<'a> {
@@ -26,6 +27,64 @@ struct GrantedAttempt<'a> {
 type Attempts<'a> = BTreeMap<u64, GrantedAttempt<'a>>;
 
 pub(super) fn check(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
+    if findings.store.loses_at_failover() {
+        check_with_losses(entries, findings);
+    } else {
+        check_without_loss(entries, findings);
+    }
+}
+
+/// A failover may lose a grant or an answer, so that the command runs once more. Fences grow all the same, and an answer is
+/// one that an owner has sent.
+fn check_with_losses(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
+    let mut strict = findings.apart();
+    check_without_loss(entries, &mut strict);
+    let (mut grants, mut answers) = (None, None);
+    for violation in strict.found {
+        if violation.what.contains(INVENTED) {
+            findings.found.push(violation);
+        } else if violation.what.contains("answer") {
+            answers.get_or_insert(violation);
+        } else {
+            grants.get_or_insert(violation);
+        }
+    }
+    for (of, first) in [("commands (answer)", answers), ("commands (attempt)", grants)] {
+        if let Some(first) = first {
+            findings.report_loss(of, first.at, first.what);
+        }
+    }
+    check_fences(entries, findings);
+}
+
+/// A grant that was asked for after another one was heard has a greater fence.
+fn check_fences(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
+    let mut grants: Vec<(&HistoryEntry, u64)> = entries
+        .iter()
+        .filter_map(|entry| match &entry.what {
+            Observation::CommandBegin {
+                outcome: CallOutcome::Done(CommandAnswer::Granted { fence, .. }),
+                ..
+            } => Some((*entry, *fence)),
+            _ => None,
+        })
+        .collect();
+    grants.sort_by_key(|(_, fence)| *fence);
+    // The earliest end among all grants with the same or a greater fence.
+    let mut later: Option<(u64, u64)> = None;
+    for (grant, fence) in grants.iter().rev() {
+        if let Some((end, other)) = later
+            && end < grant.from
+        {
+            findings.report(grant.to, format!("the fence went back from {other} to {fence}"));
+        }
+        if later.is_none_or(|(end, _)| grant.to < end) {
+            later = Some((grant.to, *fence));
+        }
+    }
+}
+
+fn check_without_loss(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
     let attempts = attempts(entries, findings);
     check_effects(entries, &attempts, findings);
     check_order(&attempts, findings);
@@ -245,7 +304,7 @@ fn check_origin(
         _ => None,
     });
     let Some(attempt) = sent else {
-        findings.report(replay.to, format!("an answer that no owner stored: {replayed:?}"));
+        findings.report(replay.to, format!("{INVENTED}: {replayed:?}"));
         return;
     };
     if attempts.get(&attempt).is_some_and(|granted| granted.fingerprint != wanted) {

@@ -1,6 +1,7 @@
 //! Events: an acknowledged event has one place, and every follower gets it once, in order. Nothing is lost silently.
 //!
-//! The stores of a run acknowledge what they have written to disk, so a gap is wrong here: nothing may be lost.
+//! Most stores of a run acknowledge what they have written to disk, so there a gap is wrong: nothing may be lost. A failover to
+//! a synchronous standby loses nothing and may say that it did. A failover that loses events must say so.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,6 +9,8 @@ use super::KeyFindings;
 use crate::history::{CallOutcome, HistoryEntry, LogPosition, Observation, SeenFrame};
 
 type EventName<'a> = (&'a str, u64);
+/// The acknowledged places of an event, with the time; more than one only after a loss.
+type Places<'a> = HashMap<EventName<'a>, Vec<(LogPosition, u64)>>;
 
 pub(super) fn check(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
     let places = acknowledged(entries, findings);
@@ -24,36 +27,60 @@ pub(super) fn check(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
             followers.entry(entry.client).or_default().push((entry, frame));
         }
     }
+    check_identity(entries, findings);
+    let mut lost = HashSet::new();
     for (client, frames) in &followers {
         check_sequence(*client, frames, &sent, findings);
-        check_completeness(*client, frames, &places, findings);
+        check_completeness(*client, frames, &places, &mut lost, findings);
+    }
+    if !lost.is_empty() {
+        *findings.lost.entry("events").or_default() += lost.len();
     }
 }
 
-/// Each event has one place, each place one event, and the acknowledged places have no holes but where the end of a
-/// publication is unknown.
-fn acknowledged<'a>(
-    entries: &[&'a HistoryEntry],
-    findings: &mut KeyFindings<'_>,
-) -> HashMap<EventName<'a>, (LogPosition, u64)> {
-    let mut places: HashMap<EventName<'a>, (LogPosition, u64)> = HashMap::new();
-    let mut events: BTreeMap<LogPosition, EventName<'a>> = BTreeMap::new();
+/// Each event has one place, unless a failover has lost it and it was published again.
+fn acknowledged<'a>(entries: &[&'a HistoryEntry], findings: &mut KeyFindings<'_>) -> Places<'a> {
+    let mut places = Places::new();
     for entry in entries {
         let Observation::Publish { stage, seq, outcome: CallOutcome::Done(at), .. } = &entry.what
         else {
             continue;
         };
         let name = (stage.as_str(), *seq);
-        let before = places.entry(name).or_insert((*at, entry.to));
-        if before.0 != *at {
-            let what = format!("{name:?} was acknowledged at {:?} and at {at:?}", before.0);
+        let before = places.entry(name).or_default();
+        if before.iter().any(|(place, _)| place == at) {
+            continue;
+        }
+        let may_differ =
+            |place: &LogPosition| findings.store.loses_at_failover() && place.epoch != at.epoch;
+        if let Some((place, _)) = before.iter().find(|(place, _)| !may_differ(place)) {
+            let what = format!("{name:?} was acknowledged at {place:?} and at {at:?}");
             findings.report(entry.to, what);
         }
-        if events.insert(*at, name).is_some_and(|other| other != name) {
-            findings.report(entry.to, format!("two events were acknowledged at {at:?}"));
-        }
+        before.push((*at, entry.to));
     }
     places
+}
+
+/// A place has one event, for publishers and followers alike.
+fn check_identity(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
+    let mut events: BTreeMap<LogPosition, EventName<'_>> = BTreeMap::new();
+    for entry in entries {
+        let (at, name) = match &entry.what {
+            Observation::Publish { stage, seq, outcome: CallOutcome::Done(at), .. } => {
+                (*at, (stage.as_str(), *seq))
+            }
+            Observation::Followed { frame: SeenFrame::Event(stage, seq, at), .. } => {
+                (*at, (stage.as_str(), *seq))
+            }
+            _ => continue,
+        };
+        if let Some(other) = events.insert(at, name)
+            && other != name
+        {
+            findings.report(entry.to, format!("at {at:?} are two events, {other:?} and {name:?}"));
+        }
+    }
 }
 
 /// Offset after offset, over all connections of the follower, and only events that were published.
@@ -63,7 +90,9 @@ fn check_sequence(
     sent: &HashSet<EventName<'_>>,
     findings: &mut KeyFindings<'_>,
 ) {
-    let mut last: Option<LogPosition> = None;
+    let (loses, may_gap) = (findings.store.loses_at_failover(), findings.store.has_failover());
+    // After a gap the log goes on behind its snapshot, or anew where the job is gone.
+    let (mut last, mut after_gap): (Option<LogPosition>, bool) = (None, false);
     let mut seen: HashSet<EventName<'_>> = HashSet::new();
     let mut ended = false;
     for (entry, frame) in frames {
@@ -78,7 +107,7 @@ fn check_sequence(
                     );
                     findings.report(entry.to, what);
                 }
-                if last.is_some_and(|last| at.epoch < last.epoch) {
+                if !after_gap && last.is_some_and(|last| at.epoch < last.epoch) {
                     findings.report(
                         entry.to,
                         format!("follower {client} got an event of an earlier epoch"),
@@ -97,12 +126,26 @@ fn check_sequence(
                     findings
                         .report(entry.to, format!("follower {client} got {name:?} after the end"));
                 }
-                last = Some(*at);
+                (last, after_gap) = (Some(*at), false);
             }
-            SeenFrame::Gap | SeenFrame::Snapshot(_) => {
+            SeenFrame::Gap | SeenFrame::Snapshot(_) if !may_gap => {
                 let what = format!("follower {client} got a gap although the store loses nothing");
                 findings.report(entry.to, what);
                 last = None;
+            }
+            SeenFrame::Gap => {
+                (last, after_gap) = (None, true);
+                if loses {
+                    // What was lost may have been published again.
+                    seen.clear();
+                }
+            }
+            SeenFrame::Snapshot(at) => {
+                if !after_gap {
+                    let what = format!("follower {client} got a snapshot without a gap");
+                    findings.report(entry.to, what);
+                }
+                last = Some(*at);
             }
             SeenFrame::Start => {}
             SeenFrame::End => ended = true,
@@ -113,32 +156,63 @@ fn check_sequence(
     }
 }
 
-/// A follower that saw the end has seen every acknowledged event at its place.
-fn check_completeness(
+/// A follower that saw the end has seen every acknowledged event at its place, or was told that the log has another history
+/// there.
+fn check_completeness<'a>(
     client: u32,
     frames: &[(&HistoryEntry, &SeenFrame)],
-    places: &HashMap<EventName<'_>, (LogPosition, u64)>,
+    places: &Places<'a>,
+    lost: &mut HashSet<(EventName<'a>, LogPosition)>,
     findings: &mut KeyFindings<'_>,
 ) {
-    let seen: HashMap<EventName<'_>, LogPosition> = frames
-        .iter()
-        .filter_map(|(_, frame)| match frame {
-            SeenFrame::Event(stage, seq, at) => Some(((stage.as_str(), *seq), *at)),
-            _ => None,
-        })
-        .collect();
-    for (name, (at, when)) in places {
-        match seen.get(name) {
-            Some(place) if place == at => {}
-            Some(place) => {
-                let what =
-                    format!("follower {client} got {name:?} at {place:?}, acknowledged was {at:?}");
-                findings.report(*when, what);
+    let mut seen: HashMap<EventName<'_>, Vec<LogPosition>> = HashMap::new();
+    // Where the log went on after each gap, and where it began if nothing was seen before.
+    let mut continued: Vec<LogPosition> = Vec::new();
+    let mut after_gap = true;
+    for (_, frame) in frames {
+        match frame {
+            SeenFrame::Event(stage, seq, at) => {
+                seen.entry((stage.as_str(), *seq)).or_default().push(*at);
+                if after_gap && (!continued.is_empty() || at.offset == 1) {
+                    continued.push(*at);
+                }
+                after_gap = false;
             }
-            None => {
-                let what = format!("follower {client} never got {name:?}, acknowledged at {at:?}");
-                findings.report(*when, what);
+            SeenFrame::Gap => {
+                after_gap = true;
+                // Whatever comes next counts, even if nothing was seen before.
+                continued.push(LogPosition { epoch: 0, offset: 0 });
             }
+            _ => {}
         }
+    }
+    let loses = findings.store.loses_at_failover();
+    let last_epoch = frames.iter().rev().find_map(|(_, frame)| match frame {
+        SeenFrame::Event(_, _, at) => Some(at.epoch),
+        _ => None,
+    });
+    for (name, (at, when)) in
+        places.iter().flat_map(|(name, all)| all.iter().map(move |place| (name, place)))
+    {
+        let found = seen.get(name);
+        if found.is_some_and(|found| found.contains(at)) {
+            continue;
+        }
+        // A follower that saw the end does not come back after a failover that lost it.
+        if loses && last_epoch.is_some_and(|last| last < at.epoch) {
+            continue;
+        }
+        let was_told = |next: &LogPosition| next.epoch > at.epoch && next.offset <= at.offset;
+        if loses && continued.iter().any(was_told) {
+            lost.insert((*name, *at));
+            continue;
+        }
+        let what = match found.and_then(|found| found.first()) {
+            Some(place) => {
+                format!("follower {client} got {name:?} at {place:?}, acknowledged was {at:?}")
+            }
+            None => format!("follower {client} never got {name:?}, acknowledged at {at:?}"),
+        };
+        findings.report(*when, what);
     }
 }

@@ -121,7 +121,7 @@ fn check_exclusion(grants: &[GrantedLock], findings: &mut KeyFindings<'_>) {
                     "client {} got the lock with fence {} while client {} held it with fence {}",
                     other.client, other.fence, owner.client, owner.fence
                 );
-                findings.report(other.to, what);
+                findings.report_loss("locks (second owner)", other.to, what);
             }
         }
     }
@@ -149,7 +149,7 @@ fn check_steps(entries: &[&HistoryEntry], grants: &[GrantedLock], findings: &mut
                 "client {} {step} the lock with fence {fence} although client {} had got it with fence {}",
                 entry.client, next.client, next.fence
             );
-            findings.report(entry.to, what);
+            findings.report_loss("locks (second owner)", entry.to, what);
         }
     }
 }
@@ -167,7 +167,7 @@ fn check_refusal(
     if grants.iter().any(held) {
         let what =
             format!("client {} lost the lock with fence {fence} before its TTL", entry.client);
-        findings.report(entry.to, what);
+        findings.report_loss("locks (grant)", entry.to, what);
     }
 }
 
@@ -195,7 +195,7 @@ fn check_resource(
                 "the resource refused client {} although it held the lock with fence {fence}",
                 entry.client
             );
-            findings.report(entry.to, what);
+            findings.report_loss("locks (late write, refused by its fence)", entry.to, what);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Outbox, relay and inbox: a message is sent if and only if its transaction committed, in order for each key, and behind the
-//! inbox it has one effect.
+//! Outbox, relay and inbox, with a webhook or a broker between them: a message is sent if and only if its transaction
+//! committed, in order for each key, and behind the inbox it has one effect.
 
 use std::collections::HashMap;
 
@@ -9,32 +9,45 @@ use crate::history::{CallOutcome, HistoryEntry, Observation};
 /// A transaction with a message, and what became of the message.
 struct SentRow<'a> {
     commit: &'a HistoryEntry,
+    outcome: &'a CallOutcome<()>,
     key: &'a str,
     first_delivery: Option<u64>,
+}
+
+impl SentRow<'_> {
+    fn is_committed(&self) -> bool {
+        self.outcome.done().is_some()
+    }
 }
 
 pub(super) fn check(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
     let mut rows: HashMap<&str, SentRow<'_>> = HashMap::new();
     for entry in entries {
-        if let Observation::OutboxCommit { id, key, .. } = &entry.what {
-            rows.insert(id, SentRow { commit: entry, key, first_delivery: None });
+        if let Observation::OutboxCommit { id, key, outcome }
+        | Observation::BrokerCommit { id, key, outcome } = &entry.what
+        {
+            rows.insert(id, SentRow { commit: entry, outcome, key, first_delivery: None });
         }
     }
-    let mut report = |id: &str, at: u64, what: String| {
-        let (workload, key) = (findings.workload, id.to_owned());
-        findings.found.push(Violation { workload, key, what, at });
-    };
+    let (loses, mut lost) = (findings.store.loses_at_failover(), 0);
+    let workload = findings.workload;
+    let mut report =
+        |id: &str, at: u64, what: String| findings.found.push(violation(workload, id, at, what));
     let mut effects: HashMap<&str, usize> = HashMap::new();
     for (place, entry) in entries.iter().enumerate() {
         let (id, what) = match &entry.what {
-            Observation::Delivery { id } => (id.as_str(), "sent"),
-            Observation::InboxEffect { id } => (id.as_str(), "an effect"),
+            Observation::Delivery { id } | Observation::BrokerDelivery { id } => {
+                (id.as_str(), "sent")
+            }
+            Observation::InboxEffect { id } | Observation::BrokerEffect { id } => {
+                (id.as_str(), "an effect")
+            }
             _ => continue,
         };
         match rows.get_mut(id) {
             None => report(id, entry.to, format!("a message of nobody's was {what}")),
             Some(row) => {
-                if is_rolled_back(row) {
+                if row.outcome.is_refused() {
                     report(id, entry.to, format!("a message was {what}, but was rolled back"));
                 }
                 if what == "sent" {
@@ -51,27 +64,37 @@ pub(super) fn check(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
         if times > 1 {
             report(id, row.commit.to, format!("its effect happened {times} times"));
         }
-        if is_committed(row) && row.first_delivery.is_none() {
+        if loses && row.is_committed() && (times == 0 || row.first_delivery.is_none()) {
+            lost += 1;
+        } else if row.is_committed() && row.first_delivery.is_none() {
             report(id, row.commit.to, "it was committed and never sent".to_owned());
-        } else if is_committed(row) && times == 0 {
+        } else if row.is_committed() && times == 0 {
             report(id, row.commit.to, "it was committed, and its effect never happened".to_owned());
         }
     }
-    check_order(&rows, &mut report);
+    let mut unordered = findings.apart();
+    check_order(&rows, &mut unordered);
+    for found in unordered.found {
+        // For a moment of a failover two servers may take messages, and each sends its own.
+        if loses {
+            *findings.lost.entry("messages (order)").or_default() += 1;
+        } else {
+            findings.found.push(found);
+        }
+    }
+    if lost > 0 {
+        findings.lost.insert("messages", lost);
+    }
 }
 
-fn is_committed(row: &SentRow<'_>) -> bool {
-    matches!(&row.commit.what, Observation::OutboxCommit { outcome: CallOutcome::Done(()), .. })
-}
-
-fn is_rolled_back(row: &SentRow<'_>) -> bool {
-    matches!(&row.commit.what, Observation::OutboxCommit { outcome: CallOutcome::Refused(_), .. })
+fn violation(workload: &'static str, id: &str, at: u64, what: String) -> Violation {
+    Violation { workload, key: id.to_owned(), what, at }
 }
 
 /// First deliveries of a key are in commit order, where the transactions did not overlap.
-fn check_order(rows: &HashMap<&str, SentRow<'_>>, report: &mut impl FnMut(&str, u64, String)) {
+fn check_order(rows: &HashMap<&str, SentRow<'_>>, findings: &mut KeyFindings<'_>) {
     let mut keys: HashMap<&str, Vec<(&str, &SentRow<'_>)>> = HashMap::new();
-    for (id, row) in rows.iter().filter(|(_, row)| is_committed(row)) {
+    for (id, row) in rows.iter().filter(|(_, row)| row.is_committed()) {
         keys.entry(row.key).or_default().push((id, row));
     }
     for (key, mut rows) in keys {
@@ -85,7 +108,8 @@ fn check_order(rows: &HashMap<&str, SentRow<'_>>, report: &mut impl FnMut(&str, 
                 let what = format!(
                     "it was sent before {other} of the same key {key}, which was committed before"
                 );
-                report(id, row.commit.to, what);
+                let workload = findings.workload;
+                findings.found.push(violation(workload, id, row.commit.to, what));
             }
             if sent_later.is_none_or(|(_, end)| row.commit.to < end) {
                 sent_later = Some((id, row.commit.to));

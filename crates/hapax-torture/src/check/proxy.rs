@@ -12,7 +12,8 @@ pub(super) fn check(
         entries.iter().filter(|entry| matches!(entry.what, Observation::UpstreamEffect { .. }));
     let first_effect = effects.next();
     if let Some(second) = effects.next() {
-        findings.report(second.to, "the upstream ran it twice".to_owned());
+        let what = "the upstream ran it twice".to_owned();
+        findings.report_loss("proxied requests (ran again)", second.to, what);
     }
     let mut said: Option<&str> = None;
     let mut stored_by = u64::MAX;
@@ -29,7 +30,7 @@ pub(super) fn check(
         match said {
             Some(first) if first != answer.body => {
                 let what = format!("an answer is {:?}, another one is {first:?}", answer.body);
-                findings.report(entry.to, what);
+                findings.report_loss("proxied requests (other answer)", entry.to, what);
             }
             Some(_) => {}
             None => said = Some(&answer.body),
@@ -44,7 +45,7 @@ pub(super) fn check(
             && ["in-progress", "outcome-unknown"].contains(&code.as_str())
         {
             let what = format!("client {} was told {code} after it was answered", entry.client);
-            findings.report(entry.to, what);
+            findings.report_loss("proxied requests (no answer)", entry.to, what);
         }
     }
 }

@@ -28,7 +28,25 @@ struct VersionLife<'a> {
 type Lives<'a> = HashMap<&'a str, VersionLife<'a>>;
 
 pub(super) fn check(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
-    let mut lives = collect(entries, findings);
+    let lives = collect(entries, findings);
+    let mut order = findings.apart();
+    check_chains(entries, lives, &mut order);
+    if findings.store.loses_at_failover() {
+        // A version that was lost is replaced once more, and those after it are not seen again.
+        if let Some(first) = order.found.into_iter().next() {
+            findings.report_loss("records (history of a key)", first.at, first.what);
+        }
+    } else {
+        findings.found.append(&mut order.found);
+    }
+}
+
+/// Checks that the calls fit to one order of the versions.
+fn check_chains<'a>(
+    entries: &[&'a HistoryEntry],
+    mut lives: Lives<'a>,
+    findings: &mut KeyFindings<'_>,
+) {
     let Some(chains) = link(&mut lives, findings) else { return };
     let ordered = order(&lives, chains, findings);
     check_real_time(&lives, &ordered, findings);

@@ -1,11 +1,14 @@
 //! The clients of a run. Each makes calls that its own random sequence chooses, and records every answer.
 
+pub(crate) mod broker;
 pub(crate) mod commands;
 pub(crate) mod events;
+pub(crate) mod line;
 pub(crate) mod locks;
 pub(crate) mod outbox;
 pub(crate) mod proxy;
 pub(crate) mod records;
+pub(crate) mod transactions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +16,15 @@ use std::time::Duration;
 
 use crate::api_client::ApiClient;
 use crate::history::Observation;
+use crate::installation::StoreKind;
 use crate::random::SeededRandom;
 use crate::recorder::HistoryRecorder;
 
 /// The longest lease of a lock, a command or a proxied request. Pauses are longer.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
+
+/// How long nothing may move before what is missing is taken for lost, where a failover may lose it.
+pub(crate) const LOST_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A family of clients and the checks of what they saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -34,12 +41,32 @@ pub enum WorkloadKind {
     Proxy,
     /// Outbox, relay, webhook and inbox.
     Outbox,
+    /// Claim, effect and answer in one transaction of the client's own.
+    Transactions,
+    /// Webhooks of LINE through two gateways.
+    Line,
+    /// Outbox, relay, NATS JetStream and inbox.
+    Broker,
 }
 
 impl WorkloadKind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Locks, Self::Records, Self::Commands, Self::Events, Self::Proxy, Self::Outbox];
+    pub const ALL: [Self; 9] = [
+        Self::Locks,
+        Self::Records,
+        Self::Commands,
+        Self::Events,
+        Self::Proxy,
+        Self::Outbox,
+        Self::Transactions,
+        Self::Line,
+        Self::Broker,
+    ];
+
+    /// Whether it can run there: Redis has no transactions of a client.
+    pub fn runs_on(self, store: StoreKind) -> bool {
+        self != Self::Transactions || !store.name().contains("redis")
+    }
 
     /// Its name on the command line and in violations.
     pub fn name(self) -> &'static str {
@@ -50,6 +77,9 @@ impl WorkloadKind {
             Self::Events => "events",
             Self::Proxy => "proxy",
             Self::Outbox => "outbox",
+            Self::Transactions => "transactions",
+            Self::Line => "line",
+            Self::Broker => "broker",
         }
     }
 }
@@ -61,6 +91,8 @@ pub(crate) struct TortureClient {
     pub(crate) random: SeededRandom,
     pub(crate) recorder: Arc<HistoryRecorder>,
     pub(crate) over: Arc<AtomicBool>,
+    /// How many times the usual number of clients there are: so many times more keys keep the same contention.
+    pub(crate) factor: u32,
     calls: u64,
 }
 
@@ -71,10 +103,11 @@ impl TortureClient {
         seed: u64,
         recorder: Arc<HistoryRecorder>,
         over: Arc<AtomicBool>,
+        factor: u32,
     ) -> Self {
         let random = SeededRandom::new(seed, 1000 + u64::from(number));
         let api = ApiClient::new(addresses, number);
-        Self { number, api, random, recorder, over, calls: 0 }
+        Self { number, api, random, recorder, over, factor, calls: 0 }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -98,7 +131,7 @@ impl TortureClient {
     /// One of a few keys, which change every few seconds, so that each has a bounded history.
     pub(crate) fn key(&mut self, name: &str, keys: u64, seconds: u64) -> String {
         let generation = self.now() / 1_000_000 / seconds;
-        format!("{name}-{generation}-{}", self.random.below(keys))
+        format!("{name}-{generation}-{}", self.random.below(keys * u64::from(self.factor)))
     }
 
     /// Waits up to so many milliseconds.

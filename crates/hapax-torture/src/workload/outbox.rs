@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use hapax::Store;
+use hapax::queue::QueueName;
 use tokio::net::TcpListener;
 
 pub(crate) use consumer::ConsumerDatabase;
@@ -66,17 +68,20 @@ pub(crate) async fn run(
     mut writer: OutboxWriter,
     database: Arc<ConsumerDatabase>,
 ) {
+    let queue = QueueName::outbox();
+    let factor = u64::from(client.factor);
     while !client.is_over() {
         // The relays get the time that they need after a fault: at the end all messages have to be sent soon.
-        if database.waiting() > MOST_WAITING {
+        if database.waiting() > MOST_WAITING * factor {
             client.pause(100).await;
+            database.give_up_if_stuck();
             continue;
         }
-        let key = format!("key-{}", client.random.below(KEYS));
+        let key = format!("key-{}", client.random.below(KEYS * factor));
         let rolls_back = client.random.one_in(5);
         let held_open = client.random.millis(0, 30);
         let from = client.now();
-        let (id, outcome) = writer.write(&key, held_open, rolls_back).await;
+        let (id, outcome) = writer.write(&queue, &key, held_open, rolls_back).await;
         if outcome.done().is_some() {
             database.count_commit();
         }
@@ -86,10 +91,12 @@ pub(crate) async fn run(
     }
 }
 
-/// Waits until every committed message has had its effect, then records all effects.
+/// Waits until every committed message has had its effect, then records all effects. Where a failover may have lost
+/// messages, it waits until none is left in this store.
 pub(crate) async fn drain(
     recorder: &HistoryRecorder,
     database: &ConsumerDatabase,
+    lossy: Option<Arc<dyn Store>>,
 ) -> anyhow::Result<()> {
     let committed: HashSet<String> = recorder.find(|what| match what {
         Observation::OutboxCommit { id, outcome: CallOutcome::Done(()), .. } => Some(id.clone()),
@@ -108,7 +115,14 @@ pub(crate) async fn drain(
             let seen: HashSet<&String> = effects.iter().collect();
             committed.iter().all(|id| seen.contains(id))
         });
-        if is_done || is_late {
+        let is_empty = match &lossy {
+            None => false,
+            Some(store) => match store.depth(&QueueName::outbox(), None).await {
+                Ok(depth) => depth.waiting + depth.in_flight == 0,
+                Err(_) => false,
+            },
+        };
+        if is_done || is_empty || is_late {
             for id in effects? {
                 recorder.record_now(0, Observation::InboxEffect { id });
             }

@@ -168,9 +168,26 @@ fn outbox_history(bug: OutboxBug, seed: u64) -> Vec<HistoryEntry> {
     simulate(&mut model, WRITERS + 1, 400, seed)
 }
 
+/// The same with a broker instead of a webhook.
+fn broker_history(bug: OutboxBug, seed: u64) -> Vec<HistoryEntry> {
+    let mut history = outbox_history(bug, seed);
+    for entry in &mut history {
+        entry.what = match entry.what.clone() {
+            Observation::OutboxCommit { id, key, outcome } => {
+                Observation::BrokerCommit { id, key, outcome }
+            }
+            Observation::Delivery { id } => Observation::BrokerDelivery { id },
+            Observation::InboxEffect { id } => Observation::BrokerEffect { id },
+            other => other,
+        };
+    }
+    history
+}
+
 #[test]
 fn torture_checker_accepts_right_outbox() {
     accepts(|seed| outbox_history(OutboxBug::None, seed));
+    accepts(|seed| broker_history(OutboxBug::None, seed));
 }
 
 #[test]
@@ -184,5 +201,6 @@ fn torture_checker_finds_planted_outbox_bugs() {
         (OutboxBug::MessageOfNobody, "of nobody's"),
     ] {
         finds(&format!("{bug:?}"), complaint, |seed| outbox_history(bug, seed));
+        finds(&format!("broker {bug:?}"), complaint, |seed| broker_history(bug, seed));
     }
 }

@@ -4,7 +4,10 @@
 mod command_bugs;
 mod delivery_bugs;
 mod event_bugs;
+mod failover_bugs;
 mod files;
+mod line_bugs;
 mod lock_bugs;
 mod record_bugs;
 mod simulation;
+mod transaction_bugs;

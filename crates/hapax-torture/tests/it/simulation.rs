@@ -79,6 +79,7 @@ fn is_instant(what: &Observation) -> bool {
             | Observation::CommandEffect { .. }
             | Observation::Followed { .. }
             | Observation::Delivery { .. }
+            | Observation::LineHandled { .. }
     )
 }
 

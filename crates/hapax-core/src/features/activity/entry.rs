@@ -50,6 +50,10 @@ pub struct ActivityEntry {
     pub queues: BTreeMap<String, QueueOutcomes>,
     /// Event streams.
     pub streams: StreamCounts,
+    /// Requests for event streams, which are not among [`ActivityEntry::counts`]. The latency of one is the time until
+    /// its first events were ready to be sent.
+    #[serde(skip_serializing_if = "EdgeActivity::is_empty")]
+    pub sse: EdgeActivity,
     /// Events of LINE, by what became of them: `accepted`, `duplicate`, `unprotected`, `refused`, `done`, `busy`, `failed`,
     /// `dead`; and `replied`, `pushed` for messages to LINE.
     pub line: BTreeMap<String, u64>,
@@ -81,12 +85,36 @@ impl ActivityEntry {
             }
         }
         self.streams.merge(&later.streams);
+        self.sse.merge(&later.sse);
         for (what, count) in later.line {
             *self.line.entry(what).or_default() += count;
         }
         if !later.depths.is_empty() {
             self.depths = later.depths;
         }
+    }
+}
+
+/// Requests of an edge, their results and their latencies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EdgeActivity {
+    /// Requests and their results.
+    pub counts: ActivityCounts,
+    /// The latencies of requests; [`LatencyHistogram::percentile`].
+    pub latency: LatencyHistogram,
+}
+
+impl EdgeActivity {
+    /// Adds the activity of another time or node.
+    pub fn merge(&mut self, other: &Self) {
+        self.counts.add(&other.counts);
+        self.latency.merge(&other.latency);
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 }
 

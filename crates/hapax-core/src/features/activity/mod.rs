@@ -24,15 +24,14 @@ use std::sync::{Arc, OnceLock};
 use sha2::{Digest, Sha256};
 
 pub use entry::{
-    ActivityCounts, ActivityEntry, CallerConflicts, DepthCounts, KeyCounts, MAX_CONFLICTS,
-    MAX_KEYS, MAX_MINUTE_CONFLICTS, MAX_QUEUES, MAX_RECENT_JOBS, MAX_SAMPLES, QueueOutcomes,
-    RecentJob, StreamCounts, SuppressedDuplicate, SuppressionKind,
+    ActivityCounts, ActivityEntry, CallerConflicts, DepthCounts, EdgeActivity, KeyCounts,
+    MAX_CONFLICTS, MAX_KEYS, MAX_MINUTE_CONFLICTS, MAX_QUEUES, MAX_RECENT_JOBS, MAX_SAMPLES,
+    QueueOutcomes, RecentJob, StreamCounts, SuppressedDuplicate, SuppressionKind,
 };
 pub use histogram::LatencyHistogram;
 pub use node::{MessageQuota, NodeReport, NodeTarget};
 pub use reader::{
-    ActivityMinute, ActivityReader, EdgeActivity, LiveCursor, LivePage, MAX_ENTRIES_READ,
-    by_minute, open_streams,
+    ActivityMinute, ActivityReader, LiveCursor, LivePage, MAX_ENTRIES_READ, by_minute, open_streams,
 };
 pub use recorder::{Activity, ActivityRecorder, ClaimActivity, RequestActivity, StreamActivity};
 pub use reporter::{
@@ -40,6 +39,7 @@ pub use reporter::{
 };
 
 use crate::Key;
+use crate::hex::hex;
 
 static RECORDER: OnceLock<Arc<ActivityRecorder>> = OnceLock::new();
 
@@ -71,10 +71,5 @@ pub fn is_recorded() -> bool {
 /// assert_eq!(key_hash(&key).len(), 16);
 /// ```
 pub fn key_hash(key: &Key) -> String {
-    use std::fmt::Write;
-    let digest = Sha256::digest(key.canonical());
-    digest.iter().take(8).fold(String::with_capacity(16), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(&Sha256::digest(key.canonical())[..8])
 }

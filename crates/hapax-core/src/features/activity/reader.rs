@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::keys::{self, LogSlots};
-use super::{ActivityCounts, ActivityEntry, LatencyHistogram, NodeReport, RecentJob};
+use super::{ActivityEntry, EdgeActivity, NodeReport, RecentJob};
 use crate::log::{Attached, JobHead, LogEntry, PageRequest};
 use crate::{Clock, Key, Log, StoreResult, SystemClock, Tenant, with_timeout};
 
@@ -252,16 +252,7 @@ pub struct ActivityMinute {
     pub edges: BTreeMap<String, EdgeActivity>,
 }
 
-/// The activity of all nodes of a kind.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct EdgeActivity {
-    /// Requests and their results.
-    pub counts: ActivityCounts,
-    /// The latencies of requests; [`LatencyHistogram::percentile`].
-    pub latency: LatencyHistogram,
-}
-
-/// Adds entries up per minute and kind of node; the minutes that had activity, in order.
+/// Adds entries up per minute and kind of node; the minutes that had activity, in order. Event streams are the edge `sse`.
 pub fn by_minute(entries: &[ActivityEntry]) -> Vec<ActivityMinute> {
     let mut minutes: BTreeMap<u64, ActivityMinute> = BTreeMap::new();
     for entry in entries {
@@ -271,6 +262,9 @@ pub fn by_minute(entries: &[ActivityEntry]) -> Vec<ActivityMinute> {
         let edge = minute.edges.entry(entry.edge.clone()).or_default();
         edge.counts.add(&entry.counts);
         edge.latency.merge(&entry.latency);
+        if !entry.sse.is_empty() {
+            minute.edges.entry("sse".to_owned()).or_default().merge(&entry.sse);
+        }
     }
     minutes.into_values().collect()
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::entry::{bounded_entry, merge_conflict};
 use super::histogram::{BUCKETS, bucket_of};
 use super::{
-    ActivityCounts, ActivityEntry, CallerConflicts, KeyCounts, MAX_CONFLICTS, MAX_KEYS, MAX_QUEUES,
-    MAX_RECENT_JOBS, MAX_SAMPLES, QueueOutcomes, RecentJob, StreamCounts, SuppressedDuplicate,
-    SuppressionKind, key_hash,
+    ActivityCounts, ActivityEntry, CallerConflicts, EdgeActivity, KeyCounts, MAX_CONFLICTS,
+    MAX_KEYS, MAX_QUEUES, MAX_RECENT_JOBS, MAX_SAMPLES, QueueOutcomes, RecentJob, StreamCounts,
+    SuppressedDuplicate, SuppressionKind, key_hash,
 };
 use crate::log::{Appended, LogEvent};
 use crate::{Clock, Key, KeyKind, Tenant};
@@ -69,6 +69,15 @@ pub enum Activity<'a> {
         queue: &'a str,
         /// How they ended.
         outcomes: QueueOutcomes,
+    },
+    /// A request for an event stream: its first events were ready to be sent, or it was not opened.
+    StreamRequest {
+        /// The tenant.
+        tenant: &'a Tenant,
+        /// How it ended.
+        result: RequestActivity,
+        /// The latency; `None` where it was refused before it was read.
+        took: Option<Duration>,
     },
     /// An event stream was opened, has ended, or got a gap.
     Stream {
@@ -180,11 +189,12 @@ impl ActivityRecorder {
             }),
             Activity::Request { tenant, result, took } => self.with(tenant, |tenant| {
                 tenant.request(took);
-                match result {
-                    RequestActivity::Answered => {}
-                    RequestActivity::Refused => tenant.counts.refusals += 1,
-                    RequestActivity::Failed => tenant.counts.errors += 1,
-                }
+                count_result(&mut tenant.counts, result);
+            }),
+            Activity::StreamRequest { tenant, result, took } => self.with(tenant, |tenant| {
+                tenant.sse.counts.requests += 1;
+                count_result(&mut tenant.sse.counts, result);
+                took.into_iter().for_each(|took| tenant.sse.latency.record(took));
             }),
             Activity::Refused(tenant) => self.with(tenant, |tenant| {
                 tenant.counts.requests += 1;
@@ -290,6 +300,14 @@ fn unscoped(tenant: &Tenant) -> &str {
     tenant.as_str().split('/').next().unwrap_or_default()
 }
 
+fn count_result(counts: &mut ActivityCounts, result: RequestActivity) {
+    match result {
+        RequestActivity::Answered => {}
+        RequestActivity::Refused => counts.refusals += 1,
+        RequestActivity::Failed => counts.errors += 1,
+    }
+}
+
 /// Each thread keeps to one shard.
 fn shard_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -315,6 +333,7 @@ pub(super) struct TenantActivity {
     jobs: Vec<(Key, Arc<str>, u64)>,
     queues: BTreeMap<String, QueueOutcomes>,
     streams: StreamCounts,
+    sse: EdgeActivity,
     line: Vec<(&'static str, u64)>,
 }
 
@@ -481,6 +500,7 @@ impl TenantActivity {
             }
         }
         self.streams.add_ended(&other.streams);
+        self.sse.merge(&other.sse);
         for (what, count) in other.line {
             match self.line.iter_mut().find(|(known, _)| *known == what) {
                 Some((_, kept)) => *kept += count,
@@ -504,6 +524,7 @@ impl TenantActivity {
             conflicts: self.conflicts,
             queues: self.queues,
             streams: self.streams,
+            sse: self.sse,
             ..ActivityEntry::default()
         };
         for (bucket, count) in self.latency.iter().enumerate().filter(|(_, count)| **count > 0) {

@@ -149,6 +149,8 @@ impl ActivityReport {
             live: BTreeMap::new(),
             minutes: HashMap::new(),
             ended_minutes: Vec::new(),
+            unanswered_live: None,
+            unanswered_minutes: None,
             last_seq: 0,
             beat_at: Instant::now(),
             last_beat: None,
@@ -302,6 +304,14 @@ fn add<K: Ord>(entries: &mut BTreeMap<K, ActivityEntry>, key: K, entry: Activity
     }
 }
 
+/// Entries whose append was not answered. They may be in the log, so they are sent again with the same identity until that is
+/// known; otherwise they could be counted twice.
+struct UnansweredAppend {
+    entries: Vec<(Box<str>, ActivityEntry)>,
+    events: Vec<LogEvent>,
+    made_at: Timestamp,
+}
+
 struct ReporterTask {
     report: ActivityReport,
     store: Arc<dyn Store>,
@@ -317,6 +327,8 @@ struct ReporterTask {
     minutes: HashMap<Box<str>, ActivityEntry>,
     /// Entries of minutes that are not written yet.
     ended_minutes: Vec<(Box<str>, ActivityEntry)>,
+    unanswered_live: Option<UnansweredAppend>,
+    unanswered_minutes: Option<UnansweredAppend>,
     last_seq: u64,
     beat_at: Instant,
     last_beat: Option<Instant>,
@@ -442,56 +454,96 @@ impl ReporterTask {
         ActivityEntry { node, edge, ..ActivityEntry::default() }
     }
 
-    /// Writes the entries that wait. Those that were not written wait for the next time, with what happens until then.
+    /// Writes the entries that wait. Those that come while an earlier append is not answered wait for it, as one.
     async fn write(&mut self) {
-        if (self.live.is_empty() && self.ended_minutes.is_empty()) || !self.may_write() {
+        if !self.may_write() {
             return;
         }
         let now = self.report.clock.now();
-        if !self.live.is_empty() {
+        let unanswered = self.unanswered_live.take();
+        let (refused, unanswered) = self.send_again(&keys::LIVE, now, unanswered).await;
+        self.unanswered_live = unanswered;
+        refused.into_iter().for_each(|(tenant, entry)| add(&mut self.live, tenant, entry));
+        if !self.live.is_empty() && self.unanswered_live.is_none() {
             let live: Vec<_> = std::mem::take(&mut self.live).into_iter().collect();
             let with_jobs = live.iter().filter(|(_, entry)| !entry.jobs.is_empty());
             let jobs: Vec<_> =
                 with_jobs.map(|(tenant, entry)| (tenant.clone(), entry.jobs.clone())).collect();
             if !jobs.is_empty() {
                 // A list that is not written is left out: the job itself tells more.
-                self.append(&keys::RECENT_JOBS, now, jobs).await;
+                let jobs = &jobs[..jobs.len().min(crate::log::MAX_APPEND)];
+                let events = self.events(&keys::RECENT_JOBS, now, jobs);
+                self.append_events(&keys::RECENT_JOBS, &events).await;
             }
-            for (tenant, entry) in self.append(&keys::LIVE, now, live).await {
-                add(&mut self.live, tenant, entry);
-            }
+            let (refused, unanswered) = self.append_entries(&keys::LIVE, now, live).await;
+            self.unanswered_live = unanswered;
+            refused.into_iter().for_each(|(tenant, entry)| add(&mut self.live, tenant, entry));
         }
-        if !self.ended_minutes.is_empty() {
+        let unanswered = self.unanswered_minutes.take();
+        let (mut refused, unanswered) = self.send_again(&keys::MINUTES, now, unanswered).await;
+        self.unanswered_minutes = unanswered;
+        self.ended_minutes.append(&mut refused);
+        if !self.ended_minutes.is_empty() && self.unanswered_minutes.is_none() {
             let ended = std::mem::take(&mut self.ended_minutes);
-            self.ended_minutes = self.append(&keys::MINUTES, now, ended).await;
+            (self.ended_minutes, self.unanswered_minutes) =
+                self.append_entries(&keys::MINUTES, now, ended).await;
         }
     }
 
-    /// Appends the entries of tenants; returns those that were not appended.
-    async fn append<T: Serialize>(
+    /// Appends the entries of tenants; returns those that were refused or not sent, and those that were not answered.
+    async fn append_entries(
         &mut self,
         slots: &LogSlots,
         now: Timestamp,
-        mut entries: Vec<(Box<str>, T)>,
-    ) -> Vec<(Box<str>, T)> {
-        let later = entries.split_off(entries.len().min(crate::log::MAX_APPEND));
-        let mut events = Vec::with_capacity(entries.len());
-        for (tenant, entry) in &entries {
-            events.push(self.event(slots, tenant, now, entry));
-        }
-        let append = self.store.append(&events, slots.retention());
-        match with_timeout(self.report.store_timeout, append).await {
-            Ok(answers) => {
-                let answered = entries.into_iter().zip(answers);
+        mut entries: Vec<(Box<str>, ActivityEntry)>,
+    ) -> (Vec<(Box<str>, ActivityEntry)>, Option<UnansweredAppend>) {
+        let mut later = entries.split_off(entries.len().min(crate::log::MAX_APPEND));
+        let events = self.events(slots, now, &entries);
+        let append = UnansweredAppend { entries, events, made_at: now };
+        let (mut refused, unanswered) = self.send_again(slots, now, Some(append)).await;
+        refused.append(&mut later);
+        (refused, unanswered)
+    }
+
+    /// Sends an append as it was made; returns the entries that were refused, and the append if it is still not answered.
+    async fn send_again(
+        &self,
+        slots: &LogSlots,
+        now: Timestamp,
+        append: Option<UnansweredAppend>,
+    ) -> (Vec<(Box<str>, ActivityEntry)>, Option<UnansweredAppend>) {
+        // After that long nobody looks for the entries, and their log may have begun anew.
+        let is_wanted =
+            |append: &UnansweredAppend| now.since(append.made_at) < slots.retention().retention;
+        let Some(append) = append.filter(is_wanted) else { return (Vec::new(), None) };
+        match self.append_events(slots, &append.events).await {
+            Some(answers) => {
+                let answered = append.entries.into_iter().zip(answers);
+                // Another node of this name took the number.
                 let refused = answered.filter(|(_, answer)| *answer == Appended::Conflict);
-                refused.map(|(entry, _)| entry).chain(later).collect()
+                (refused.map(|(entry, _)| entry).collect(), None)
             }
-            Err(error) => {
-                tracing::debug!(reason = error.label(), "activity was not written: {error}");
-                entries.extend(later);
-                entries
-            }
+            None => (Vec::new(), Some(append)),
         }
+    }
+
+    /// `None` if the store did not answer.
+    async fn append_events(&self, slots: &LogSlots, events: &[LogEvent]) -> Option<Vec<Appended>> {
+        let append = self.store.append(events, slots.retention());
+        let answer = with_timeout(self.report.store_timeout, append).await;
+        let failed = |error: &crate::StoreError| {
+            tracing::debug!(reason = error.label(), "activity was not written: {error}");
+        };
+        answer.inspect_err(failed).ok()
+    }
+
+    fn events<T: Serialize>(
+        &mut self,
+        slots: &LogSlots,
+        now: Timestamp,
+        entries: &[(Box<str>, T)],
+    ) -> Vec<LogEvent> {
+        entries.iter().map(|(tenant, entry)| self.event(slots, tenant, now, entry)).collect()
     }
 
     /// The identity of an entry is the node and a number that grows.
@@ -543,7 +595,9 @@ impl ReporterTask {
             target: facts.target,
             quota: facts.quota,
         };
-        self.append(&keys::NODES, now, vec![("".into(), report)]).await.is_empty()
+        let events = self.events(&keys::NODES, now, &[("".into(), report)]);
+        let answers = self.append_events(&keys::NODES, &events).await;
+        answers.is_some_and(|answers| !answers.contains(&Appended::Conflict))
     }
 }
 

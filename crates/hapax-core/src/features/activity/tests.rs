@@ -110,6 +110,28 @@ fn recorder_of_an_edge_with_requests_counts_no_claims_as_such() {
 }
 
 #[test]
+fn recorder_counts_requests_for_streams_apart() {
+    let (recorder, tenant) = (recorder(), Tenant::default());
+    let opened = [
+        (RequestActivity::Answered, Some(Duration::from_millis(7))),
+        (RequestActivity::Refused, None),
+        (RequestActivity::Failed, Some(Duration::from_millis(9))),
+    ];
+    for (result, took) in opened {
+        recorder.record(Activity::StreamRequest { tenant: &tenant, result, took });
+    }
+    let entry = drained(&recorder).unwrap();
+    assert_eq!((entry.counts, entry.latency.count()), (ActivityCounts::default(), 0));
+    let text = serde_json::to_string(&entry).unwrap();
+    assert_eq!(serde_json::from_str::<ActivityEntry>(&text).unwrap(), entry);
+    let [minute] = &by_minute(&[entry.clone(), entry])[..] else { panic!() };
+    let EdgeActivity { counts, latency } = &minute.edges["sse"];
+    assert_eq!((counts.requests, counts.refusals, counts.errors), (6, 2, 2));
+    assert_eq!(latency.count(), 4);
+    assert!(latency.percentile(50.0).unwrap() >= Duration::from_millis(7));
+}
+
+#[test]
 fn recorder_renewals_alone_are_no_activity() {
     let recorder = recorder();
     recorder.record(Activity::Renewed(&command("1")));

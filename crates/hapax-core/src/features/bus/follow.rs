@@ -176,6 +176,11 @@ impl<F: EncodedFrame> Follower<F> {
         }
     }
 
+    /// Whether every entry so far was delivered, as far as memory tells.
+    pub fn is_caught_up(&self) -> bool {
+        matches!(self.ready(), ReadyFrames::CaughtUp)
+    }
+
     /// Moves the cursor behind frames that [`Follower::ready`] gave and that were delivered.
     pub fn mark_seen(&mut self, frames: &[JobFrame<F>]) {
         if let Some(cursor) = frames.iter().rev().find_map(JobFrame::at) {

@@ -177,6 +177,11 @@ impl<F: EncodedFrame> MultiFollower<F> {
         }
     }
 
+    /// Whether every entry so far was delivered, as far as memory tells.
+    pub fn is_caught_up(&self) -> bool {
+        self.followers.iter().flatten().all(Follower::is_caught_up)
+    }
+
     /// Asks the jobs in turn, so that a busy job does not starve the others.
     async fn try_next(&mut self) -> Option<NextFrames<MultiFrame<F>>> {
         let jobs = self.followers.len();

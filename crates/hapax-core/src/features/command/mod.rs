@@ -37,6 +37,7 @@ pub use running::{RunningCommand, Started};
 
 use super::effect_claims::{ClaimMetrics, EffectClaims};
 use crate::claims::ClaimState;
+use crate::lease_keeper::LeaseKeeper;
 use crate::{
     ClaimRequest, Claimed, Claims, Fence, Fingerprint, InvalidKey, Key, OnUnknown, Operation,
     StoreError, Tenant, Ticket, Token, metric_names,
@@ -231,13 +232,16 @@ pub struct Commands {
     claims: EffectClaims,
     tenant: Tenant,
     config: CommandConfig,
+    /// Shared by all clones.
+    keeper: Arc<LeaseKeeper>,
 }
 
 impl Commands {
     /// The commands of the default tenant on this store.
     pub fn new(store: Arc<dyn Claims>) -> Self {
         let claims = EffectClaims::new(store, &METRICS);
-        Self { claims, tenant: Tenant::default(), config: CommandConfig::default() }
+        let (tenant, config, keeper) = Default::default();
+        Self { claims, tenant, config, keeper }
     }
 
     crate::builder_methods! {

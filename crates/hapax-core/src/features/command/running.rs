@@ -1,12 +1,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
-
 use super::{Begun, CommandConfig, CommandError, Commands, StoredResponse};
-use crate::claim_retry::RecordRenewals;
-use crate::{Fence, Key, Operation, StoreResult, Ticket, claim_retry};
+use crate::lease_keeper::KeptLease;
+use crate::{Fence, Key, Operation, StoreResult, Ticket};
 
 /// The answer to [`Commands::start`].
 #[derive(Debug)]
@@ -28,7 +25,7 @@ pub struct RunningCommand {
     key: Key,
     ticket: Ticket,
     attempt: u32,
-    renewal: JoinHandle<()>,
+    lease: KeptLease,
 }
 
 impl Commands {
@@ -56,16 +53,9 @@ impl Commands {
         attempt: u32,
         lease: Duration,
     ) -> RunningCommand {
-        let renewal = tokio::spawn({
-            let (store, key) = (self.claims.store.clone(), key.clone());
-            let (token, since) = (ticket.token.clone(), Instant::now());
-            async move {
-                let record = RecordRenewals::Yes;
-                claim_retry::renew_until_lost(&*store, &key, &token, lease, since, None, record)
-                    .await;
-            }
-        });
-        RunningCommand { commands: self.clone(), key, ticket, attempt, renewal }
+        let (store, token) = (self.claims.store.clone(), ticket.token.clone());
+        let lease = self.keeper.keep(store, key.clone(), token, lease);
+        RunningCommand { commands: self.clone(), key, ticket, attempt, lease }
     }
 }
 
@@ -94,15 +84,10 @@ impl RunningCommand {
 
     /// Makes the outcome unknown at once, without waiting for the lease to run out.
     pub async fn abandon(self) -> StoreResult<()> {
-        self.renewal.abort();
+        let Self { commands, key, ticket, lease, .. } = self;
+        drop(lease);
         let shortest = Duration::from_millis(1);
-        self.commands.claims.store.extend(&self.key, &self.ticket.token, shortest).await.map(|_| ())
-    }
-}
-
-impl Drop for RunningCommand {
-    fn drop(&mut self) {
-        self.renewal.abort();
+        commands.claims.store.extend(&key, &ticket.token, shortest).await.map(|_| ())
     }
 }
 

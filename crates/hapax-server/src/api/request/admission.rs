@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hapax::Tenant;
-use hapax::activity::{self, Activity};
+use hapax::activity::{self, Activity, RequestActivity};
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, HeaderMap, ORIGIN};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,6 +20,7 @@ use super::session::cookie::SessionId;
 use super::{headers, local_only};
 use crate::api::app::AppState;
 use crate::api::sse::{cors, signed_link::accepts_signed_link};
+use crate::daemon::RecordedAs;
 use crate::problem::{Problem, ProblemKind};
 use crate::settings::{ConsoleSwitch, TokenScope};
 
@@ -33,8 +34,7 @@ pub(crate) async fn admit(
         Ok(Identified::Nobody) => Ok(None),
         Ok(Identified::Caller(caller, limits)) => {
             let permit = limits.acquire(&caller);
-            let permit =
-                permit.inspect_err(|_| activity::record(Activity::Refused(&caller.tenant)));
+            let permit = permit.inspect_err(|_| record_refusal(&caller.tenant, &request));
             permit.map(|permit| Some((caller, permit)))
         }
         Ok(Identified::Session(id, allowed)) => admit_session(&app, &id, allowed).await.map(Some),
@@ -50,6 +50,16 @@ pub(crate) async fn admit(
             response
         }
         Err(problem) => problem.into_response(),
+    }
+}
+
+fn record_refusal(tenant: &Tenant, request: &Request) {
+    match RecordedAs::of(request.uri().path()) {
+        RecordedAs::StreamRequest => {
+            let result = RequestActivity::Refused;
+            activity::record(Activity::StreamRequest { tenant, result, took: None });
+        }
+        _ => activity::record(Activity::Refused(tenant)),
     }
 }
 

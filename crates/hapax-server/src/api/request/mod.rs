@@ -21,6 +21,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use hyper::{Method, Uri};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::api::app::AppState;
 use crate::api::sse::signed_link::SignedLink;
@@ -35,6 +36,8 @@ pub(crate) const MAX_NOTE: usize = 500;
 
 /// A parsed request to an endpoint under `/v1`.
 pub(crate) struct ApiRequest {
+    /// When it was admitted.
+    pub(crate) received: Instant,
     pub(crate) tenant: Tenant,
     pub(crate) caller: Arc<str>,
     /// The signed link that stands for a token; the caller may read only its jobs.
@@ -55,6 +58,7 @@ impl FromRequest<AppState> for ApiRequest {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        let received = Instant::now();
         let (parts, body) = request.into_parts();
         let takes_body = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
         // Read the body first: a client that is still sending often misses a refusal.
@@ -72,6 +76,7 @@ impl FromRequest<AppState> for ApiRequest {
         let (headers, budget) = (parts.headers, app.memory.clone());
         let memory = Mutex::new(memory);
         Ok(Self {
+            received,
             tenant,
             caller,
             link,

@@ -13,7 +13,7 @@ use hapax::log::Cursor;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::frame::{FrameNames, SseJobFrame};
+use super::frame::{FrameForm, SseJobFrame};
 use super::socket::{SocketSink, advance};
 use super::stream::{BodyFraming, EventStream, KEEP_ALIVE, StreamEnd};
 
@@ -22,8 +22,8 @@ const MAX_SUBSCRIBERS: usize = 1024;
 /// After how many streams the task yields to others.
 const YIELD_EVERY: usize = 128;
 
-/// A job, and whether its frames are sent with their names.
-type GroupKey = (Key, FrameNames);
+/// A job, and what is sent of its frames.
+type GroupKey = (Key, FrameForm);
 
 #[derive(Default)]
 pub(super) struct FanoutGroups(Mutex<HashMap<GroupKey, Vec<Arc<FanoutGroup>>>>);
@@ -67,7 +67,7 @@ impl FanoutGroups {
         let Some((job, updates)) = stream.follower().map(|f| (f.job().clone(), f.updates())) else {
             return;
         };
-        let key = (job, stream.names);
+        let key = (job, stream.form);
         let mut table = self.table();
         let groups = table.entry(key.clone()).or_default();
         let subscriber = Subscriber { socket, stream };
@@ -290,7 +290,7 @@ impl FrameBatch {
             if self.frames.is_empty() || self.from != follower.cursor() {
                 match follower.ready() {
                     ReadyFrames::Frames(frames) => {
-                        *self = Self::new(follower.cursor(), frames, subscriber.stream.names);
+                        *self = Self::new(follower.cursor(), frames, subscriber.stream.form);
                     }
                     ReadyFrames::CaughtUp => return WriteOutcome::Complete,
                     ReadyFrames::AskStore => return WriteOutcome::Detach(Vec::new()),
@@ -307,10 +307,10 @@ impl FrameBatch {
         }
     }
 
-    fn new(from: Option<Cursor>, frames: Vec<SseJobFrame>, names: FrameNames) -> Self {
+    fn new(from: Option<Cursor>, frames: Vec<SseJobFrame>, form: FrameForm) -> Self {
         let mut pieces = Vec::with_capacity(frames.len());
         for frame in &frames {
-            frame.encoded().push_to(&mut pieces, BodyFraming::Chunked, names);
+            frame.encoded().push_to(&mut pieces, BodyFraming::Chunked, form);
         }
         Self { from, frames, pieces, complete: false }
     }

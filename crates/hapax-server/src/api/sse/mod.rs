@@ -21,13 +21,14 @@ use hapax::bus::{FollowFrom, MultiCursor};
 use hapax::log::{Cursor, MAX_NUMBER};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use tokio::time::Instant;
 
 use crate::api::app::AppState;
 use crate::api::request::headers::single_header;
 use crate::api::request::{ApiRequest, parse_query_number};
 use crate::api::response::ApiResult;
 use crate::problem::{Problem, ProblemKind};
-pub(crate) use frame::{EventBus, FrameNames};
+pub(crate) use frame::{EventBus, FrameForm};
 pub(crate) use stream::EventStreams;
 use stream::StreamSource;
 
@@ -41,7 +42,7 @@ pub(crate) async fn follow_one(
     (domain, job_id): (&str, &str),
     last_event_id: Option<&str>,
     last_seq: Option<&str>,
-    names: FrameNames,
+    form: FrameForm,
 ) -> ApiResult {
     request.check_link_covers(domain, job_id)?;
     let cursor = |text: &str| {
@@ -56,7 +57,10 @@ pub(crate) async fn follow_one(
         (None, None) => FollowFrom::Start,
     };
     let bus = app.bus.clone().tenant(request.tenant.clone());
-    open_stream(app, request, names, bus.follow(domain, job_id, since), StreamSource::OneJob).await
+    // Operators' requests are no activity: an open console would be told of itself.
+    let requested = (form != FrameForm::Masked).then_some(request.received);
+    let follow = bus.follow(domain, job_id, since);
+    open_stream(app, request, requested, form, follow, StreamSource::OneJob).await
 }
 
 pub(crate) async fn follow_many(
@@ -64,7 +68,7 @@ pub(crate) async fn follow_many(
     request: &ApiRequest,
     jobs: &[(&str, &str)],
     last_event_id: Option<&str>,
-    names: FrameNames,
+    form: FrameForm,
 ) -> ApiResult {
     let bookmark = |text: &str| {
         text.parse::<MultiCursor>().map_err(|_| {
@@ -80,8 +84,8 @@ pub(crate) async fn follow_many(
     if !MultiCursor::can_distinguish(&keys) {
         return Err(Problem::invalid("query parameter `job` names a job twice"));
     }
-    open_stream(app, request, names, app.bus.follow_all(&keys, &since), StreamSource::ManyJobs)
-        .await
+    let (follow, requested) = (app.bus.follow_all(&keys, &since), Some(request.received));
+    open_stream(app, request, requested, form, follow, StreamSource::ManyJobs).await
 }
 
 /// Follows jobs that no caller can name, from a cursor of the server's choice or where the client was.
@@ -90,14 +94,15 @@ pub(crate) async fn follow_keys(
     request: &ApiRequest,
     jobs: &[Key],
     from: MultiCursor,
-    names: FrameNames,
+    form: FrameForm,
 ) -> ApiResult {
     let cursor = |text: &str| {
         text.parse::<MultiCursor>()
             .map_err(|_| Problem::invalid("the last event id is not one of this stream"))
     };
     let since = resume_cursor(request, None, cursor)?.unwrap_or(from);
-    open_stream(app, request, names, app.bus.follow_all(jobs, &since), StreamSource::ManyJobs).await
+    let follow = app.bus.follow_all(jobs, &since);
+    open_stream(app, request, None, form, follow, StreamSource::ManyJobs).await
 }
 
 /// The cursor of `Last-Event-ID`, else that of the query: a browser reconnects with the original URL.
@@ -114,11 +119,13 @@ fn resume_cursor<T>(
     parse(header.to_str().map_err(malformed)?).map(Some)
 }
 
-/// Acquires a slot, begins to follow, and responds with the stream.
+/// Acquires a slot, begins to follow, and responds with the stream. `requested` is when the request came, if it is
+/// activity of its tenant.
 async fn open_stream<F, E: Into<Problem>>(
     app: &AppState,
     request: &ApiRequest,
-    names: FrameNames,
+    requested: Option<Instant>,
+    form: FrameForm,
     follow: impl Future<Output = Result<Option<F>, E>>,
     source: impl FnOnce(Box<F>) -> StreamSource,
 ) -> ApiResult {
@@ -132,7 +139,8 @@ async fn open_stream<F, E: Into<Problem>>(
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
     let expires_at = request.link.as_ref().map(|link| link.stream_deadline());
-    let stream = app.streams.new_stream(slot, source(Box::new(follower)), names, expires_at);
+    let source = source(Box::new(follower));
+    let stream = app.streams.new_stream(slot, source, form, expires_at, requested);
     let mut response = Response::new(axum::body::Body::empty());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hapax::activity::{self, Activity, StreamActivity};
+use hapax::activity::{self, Activity, RequestActivity, StreamActivity};
 use hapax::{Tenant, metric_names};
 use metrics::gauge;
 
@@ -91,6 +91,12 @@ fn too_many(whose: &str, setting: &str) -> Problem {
 }
 
 impl StreamSlot {
+    /// Records that the request for the stream was answered.
+    pub(super) fn record_request(&self, took: Duration) {
+        let (tenant, result) = (&self.tenant, RequestActivity::Answered);
+        activity::record(Activity::StreamRequest { tenant, result, took: Some(took) });
+    }
+
     /// Records what happened to the stream as activity of its tenant.
     pub(super) fn record(&self, change: StreamActivity) {
         activity::record(Activity::Stream { tenant: &self.tenant, change });

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::activity::StreamActivity;
-use hapax::bus::{Follower, MultiFollower, MultiFrame, NextFrames, ReadyFrames};
+use hapax::bus::{Follower, MultiFollower, MultiFrame, NextFrames};
 use hapax::{Tenant, metric_names};
 use metrics::{Counter, counter};
 use tokio::time::{Instant, sleep_until};
 
 use super::fanout::FanoutGroups;
-use super::frame::{FrameNames, SseFrame, SseJobFrame};
+use super::frame::{FrameForm, SseFrame, SseJobFrame};
 use super::slots::{StreamLimits, StreamSlot, StreamSlots};
 use crate::settings::ServeSettings;
 
@@ -62,27 +62,31 @@ impl EventStreams {
         }
     }
 
-    /// A stream from `source` that ends at `expires_at` at the latest.
+    /// A stream from `source` that ends at `expires_at` at the latest. If it was `requested` by a client whose requests
+    /// are activity, that request is recorded when the first events are ready.
     pub(super) fn new_stream(
         &self,
         slot: StreamSlot,
         source: StreamSource,
-        names: FrameNames,
+        form: FrameForm,
         expires_at: Option<Instant>,
+        requested: Option<Instant>,
     ) -> EventStream {
-        let (timings, deliveries) = (self.timings, self.deliveries.clone());
-        EventStream { source, names, expires_at, timings, deliveries, retry_sent: false, slot }
+        let (timings, deliveries, retry_sent) = (self.timings, self.deliveries.clone(), false);
+        EventStream { source, form, expires_at, timings, deliveries, retry_sent, requested, slot }
     }
 }
 
 pub(super) struct EventStream {
     source: StreamSource,
-    pub(super) names: FrameNames,
+    pub(super) form: FrameForm,
     /// When the signed link expires, and the stream ends.
     pub(super) expires_at: Option<Instant>,
     pub(super) timings: StreamTimings,
     deliveries: Counter,
     retry_sent: bool,
+    /// When the request came, until it is recorded.
+    requested: Option<Instant>,
     slot: StreamSlot,
 }
 
@@ -150,13 +154,19 @@ impl EventStream {
             if self.expires_at.is_some_and(|expires_at| expires_at <= Instant::now()) {
                 return Ok(StreamEnd::Expired);
             }
+            if self.requested.is_some() && self.source.is_caught_up() {
+                self.record_request();
+            }
             if O::CAN_JOIN_FANOUT && self.is_idle() {
                 return Ok(StreamEnd::Idle);
             }
             let mut pieces = Vec::new();
             tokio::select! {
-                item = self.source.next(O::FRAMING, self.names, &mut pieces) => match item {
-                    SourceItem::Events(count) => self.deliveries.increment(count),
+                item = self.source.next(O::FRAMING, self.form, &mut pieces) => match item {
+                    SourceItem::Events(count) => {
+                        self.record_request();
+                        self.deliveries.increment(count);
+                    }
                     SourceItem::Complete => return Ok(StreamEnd::Complete),
                     SourceItem::Stopped => return Ok(StreamEnd::Shutdown),
                 },
@@ -168,14 +178,22 @@ impl EventStream {
         }
     }
 
-    pub(super) fn count_end(&self, ended: StreamEnd) {
+    /// Records the request for this stream, once.
+    fn record_request(&mut self) {
+        if let Some(requested) = self.requested.take() {
+            self.slot.record_request(requested.elapsed());
+        }
+    }
+
+    pub(super) fn count_end(&mut self, ended: StreamEnd) {
+        self.record_request();
         counter!(metric_names::SSE_ENDED, "reason" => ended.as_str()).increment(1);
         self.slot.record(StreamActivity::Ended(ended.as_str()));
     }
 
     /// Whether the stream follows one job and has nothing to send.
     pub(super) fn is_idle(&self) -> bool {
-        self.follower().is_some_and(|follower| matches!(follower.ready(), ReadyFrames::CaughtUp))
+        self.follower().is_some_and(Follower::is_caught_up)
     }
 
     pub(super) fn follower(&self) -> Option<&Follower<SseFrame>> {
@@ -247,22 +265,29 @@ enum SourceItem {
 }
 
 impl StreamSource {
+    fn is_caught_up(&self) -> bool {
+        match self {
+            Self::OneJob(follower) => follower.is_caught_up(),
+            Self::ManyJobs(followers) => followers.is_caught_up(),
+        }
+    }
+
     /// Waits for the next events and appends them to `pieces`. Cancel-safe.
     async fn next(
         &mut self,
         framing: BodyFraming,
-        names: FrameNames,
+        form: FrameForm,
         pieces: &mut Vec<Bytes>,
     ) -> SourceItem {
         match self {
             Self::OneJob(follower) => take_frames(follower.next().await, |frame| {
-                frame.encoded().push_to(pieces, framing, names);
+                frame.encoded().push_to(pieces, framing, form);
             }),
             Self::ManyJobs(followers) => {
                 take_frames(followers.next().await, |MultiFrame { frame, cursor }| {
                     let id = cursor.as_ref().map(|cursor| format!("id: {cursor}\n"));
                     let id = id.unwrap_or_default();
-                    frame.encoded().push_with_id(id.as_bytes(), pieces, framing, names);
+                    frame.encoded().push_with_id(id.as_bytes(), pieces, framing, form);
                 })
             }
         }

@@ -170,7 +170,7 @@ fn published(appended: Appended) -> Result<(StatusCode, PublishedEvent), Problem
 pub(crate) async fn follow_jobs(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     let (jobs, [last_event_id, event, _]) =
         request.query_list_and_parameters("job", ["last_event_id", "event", "access"])?;
-    let names = frame_names(event)?;
+    let form = frame_form(event)?;
     let wrong = || {
         Problem::invalid(format!(
             "query parameter `job` takes `domain/job_id`, 1 to {MAX_JOBS} times, each job once"
@@ -181,14 +181,14 @@ pub(crate) async fn follow_jobs(State(app): State<AppState>, request: ApiRequest
     if jobs.is_empty() || jobs.len() > MAX_JOBS {
         return Err(wrong());
     }
-    sse::follow_many(&app, &request, &jobs, last_event_id, names).await
+    sse::follow_many(&app, &request, &jobs, last_event_id, form).await
 }
 
 /// Whether frames are named, by the query parameter `event`.
-fn frame_names(event: Option<&str>) -> Result<sse::FrameNames, Problem> {
+fn frame_form(event: Option<&str>) -> Result<sse::FrameForm, Problem> {
     match event {
-        None => Ok(sse::FrameNames::Sent),
-        Some("message") => Ok(sse::FrameNames::LeftOut),
+        None => Ok(sse::FrameForm::Named),
+        Some("message") => Ok(sse::FrameForm::Unnamed),
         Some(_) => Err(Problem::invalid(
             "query parameter `event` takes only `message`; without it frames are named by their stage",
         )),
@@ -273,6 +273,6 @@ pub(crate) async fn show_job(State(app): State<AppState>, request: ApiRequest) -
 pub(crate) async fn follow_job(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     let [last_event_id, last_seq, event, _] =
         request.query_parameters(["last_event_id", "last_seq", "event", "access"])?;
-    let (job, names) = ((request.segment(0), request.segment(1)), frame_names(event)?);
-    sse::follow_one(&app, &request, job, last_event_id, last_seq, names).await
+    let (job, form) = ((request.segment(0), request.segment(1)), frame_form(event)?);
+    sse::follow_one(&app, &request, job, last_event_id, last_seq, form).await
 }

@@ -1,9 +1,19 @@
 // What needs a person: its words, and the page that deals with it.
 
-import { counted } from './format.js';
+import { counted, duration } from './format.js';
+
+// A younger count is as good as a new one.
+const COUNTED_AGO_MS = 10_000;
+
+/** Some stores count in the background, so that a count has an age, or may not be complete. */
+function unknownOutcomes({ count, more: isMore, as_of: asOf, text }) {
+  if (count === null) return text;
+  const age = asOf === null ? 0 : Date.now() - asOf;
+  return `${isMore ? 'at least ' : ''}${counted(count, 'command')} with an unknown outcome${age > COUNTED_AGO_MS ? `, counted ${duration(age)} ago` : ''}`;
+}
 
 const KINDS = {
-  unknown: { page: 'unknown', tone: 'bad', text: ({ count }) => `${counted(count ?? 0, 'command')} with an unknown outcome` },
+  unknown: { page: 'unknown', tone: 'bad', text: unknownOutcomes },
   dead: { page: 'dead', tone: 'bad', text: ({ count, queue }) => `${counted(count ?? 0, 'dead letter')} in ${queue}` },
   target_away: { page: 'queues', tone: 'bad', text: ({ queue, text }) => (queue ? `${queue}: ${text}` : text) },
   paused: { page: 'queues', tone: 'warn', text: ({ queue, text }) => `${queue}: ${text}` },

@@ -59,7 +59,10 @@ async function readOverview() {
   const { signal } = consoleEnd;
   try {
     const overview = await call('GET', '/v1/operator/overview', { signal });
-    if (!signal.aborted) shell.showOverview(overview);
+    if (signal.aborted) return;
+    shell.showOverview(overview);
+    // Some stores count in the background; the counts that are on their way are asked for once more.
+    if (overview.counting) refreshOverview();
   } catch (error) {
     if (!signal.aborted) shell.showOverviewProblem(error);
   }

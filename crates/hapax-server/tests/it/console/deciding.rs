@@ -17,8 +17,18 @@ async fn console_unknown_outcomes_are_settled_and_released() {
     eventually("five outcomes are unknown", || unknown().as_array().unwrap().len() == 5);
     scene.sign_in("ana");
     scene.go("unknown");
-    scene.shows(&["pay", "refund", "Unknown", "hidden", "reveal the keys first"]);
-    scene.lacks(&["onerror", "k2", "Settle…"]);
+    scene.shows(&["pay", "refund", "Unknown", "hidden"]);
+    scene.lacks(&["onerror", "k2", "Its life"]);
+    // One masked row is named by its hash, which reveals nothing.
+    let listed = unknown();
+    let masked = listed.as_array().unwrap().iter().find(|one| one["key"] == "k4").unwrap();
+    press_in_row(&scene, masked["key_hash"].as_str().unwrap(), "Release…");
+    has(&scene.confirm("its customer called"), &["Release pay: forget attempt 1."]);
+    eventually("its row is gone", || unknown().as_array().unwrap().len() == 4);
+    scene.server.get("/v1/commands/pay/k4").bearer("ana").is(404, "command-missing");
+    scene.is_audited("release", "its customer called");
+    scene.lose("pay", "k4");
+    eventually("five outcomes are unknown", || unknown().as_array().unwrap().len() == 5);
     scene.reveal("who paid?");
     scene.shows(&[EVIL, "k2", "k5"]);
 
@@ -88,7 +98,17 @@ async fn console_lock_is_released_by_force() {
     scene.sign_in("ana");
     scene.go("locks");
     scene.shows(&["hidden", "worker-7", &fence]);
-    scene.lacks(&["onerror", "Force release…"]);
+    scene.lacks(&["onerror", "Its life"]);
+    // A masked lock is released by the hash of its name.
+    assert_eq!(scene.post("/v1/locks/l1", &json!({ "ttl_ms": 600_000 })).status, 201);
+    scene.click("Refresh");
+    let locks = scene.get("/v1/operator/locks")["locks"].clone();
+    let masked = locks.as_array().unwrap().iter().find(|one| one["key"] == "l1").unwrap();
+    press_in_row(&scene, masked["key_hash"].as_str().unwrap(), "Force release…");
+    let said = scene.confirm("a test");
+    has(&said, &["whose name has the hash", masked["key_hash"].as_str().unwrap()]);
+    eventually("it is free", || scene.get("/v1/locks/l1")["held"] == false);
+    scene.is_audited("force-release", "a test");
     scene.reveal("who holds it?");
     scene.shows(&[EVIL]);
     press_in_row(&scene, EVIL, "Force release…");

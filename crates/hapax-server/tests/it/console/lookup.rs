@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::scene::{EVIL, Scene, encoded};
-use crate::support::eventually;
+use crate::http::events_client::Listener;
+use crate::support::{eventually, has};
 
 /// Asks for a command on the page that finds keys.
 fn find(scene: &Scene, operation: &str, key: &str) {
@@ -62,19 +63,54 @@ async fn console_job_timeline_goes_on_live() {
     scene.shows(&["Job scan / customer-9", "step1", "#1", "hidden"]);
     scene.lacks(&["first"]);
     assert_eq!(scene.run("return location.hash"), json!("#/jobs"), "the address has no id");
-    let link = scene.run("return document.querySelector('main dd a').getAttribute('href')");
-    assert_eq!(link, json!("/v1/jobs/scan/customer-9/events"));
-    eventually("the stream is open", || scene.text_of(".live-state").contains("Live"));
+    scene.shows(&["needs a token with the scope data", "--sse-secret"]);
+    // It comes by a stream of its own: nothing is asked for again.
+    let asked = "return performance.getEntriesByType('resource')
+        .filter((one) => one.name.endsWith('/operator/jobs/scan/customer-9?limit=200&reveal=false')).length";
+    let before = scene.run(asked);
     scene.publish("customer-9", 2, EVIL);
-    scene.shows(&["step2", "#2"]);
+    scene.shows(&["step2", "#2", "1 to 2"]);
     scene.lacks(&["onerror"]);
+    assert_eq!((&before, &scene.run(asked)), (&json!(1), &json!(1)), "it was polled");
     scene.reveal("what was published?");
     scene.shows(&["first", EVIL]);
+    scene.publish("customer-9", 3, "third");
+    scene.shows(&["step3", "#3", "first", EVIL]);
+    scene.lacks(&["third"]);
+    let last = json!({ "domain": "scan", "job_id": "customer-9", "stage": "over", "seq": 4, "data": {}, "final": true });
+    assert_eq!(scene.post("/v1/events", &last).status, 201);
+    scene.shows(&["over", "Closed"]);
     scene.is_audited("reveal", "which job?");
     scene.is_audited("reveal", "what was published?");
     let path = "/v1/operator/jobs/scan/customer-9?reveal=true";
     scene.server.get(path).bearer("eyes").is(403, "forbidden");
-    scene.is_guarded("jobs", &["step2"], &["customer-9"]);
+    scene.is_guarded("jobs", &["over"], &["customer-9"]);
+    scene.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_job_is_opened_with_a_signed_link() {
+    let secret = ["--sse-secret", "0123456789abcdef0123456789abcdef"];
+    let scene = Scene::start_with(&secret).await;
+    scene.publish("customer/9", 1, "first");
+    eventually("the job is listed", || {
+        scene.get("/v1/operator/jobs")["jobs"][0]["job_id"] == "customer/9"
+    });
+    scene.sign_in("ana");
+    scene.go("jobs");
+    scene.reveal("which job?");
+    scene.click("Open");
+    scene.click("Open as a browser would…");
+    let said = scene.confirm("the customer sees nothing");
+    has(&said, &["for five minutes", "audit log"]);
+    scene.shows(&["The link expires in"]);
+    let focused = "return document.activeElement.getAttribute('href')";
+    let link = scene.run(focused).as_str().unwrap().to_owned();
+    let mut stream = Listener::open(&scene.server.address, "HTTP/1.1", &link, &[]);
+    assert_eq!(stream.next().unwrap().data["data"]["text"], "first");
+    scene.is_audited("reveal", "the customer sees nothing");
+    let path = "/v1/operator/jobs/scan/customer%2F9/link";
+    scene.server.post(path).bearer("eyes").is(403, "forbidden");
     scene.is_clean();
 }
 

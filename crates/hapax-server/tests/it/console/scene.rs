@@ -51,7 +51,10 @@ impl Scene {
     }
 
     pub(super) async fn start_with(flags: &[&str]) -> Self {
-        let file = TestStore::sqlite();
+        Self::start_on(TestStore::sqlite(), flags).await
+    }
+
+    pub(super) async fn start_on(file: TestStore, flags: &[&str]) -> Self {
         let tokens = [
             token("ana", "default", "'data', 'admin'"),
             token("eyes", "default", "'read'"),

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::scene::Scene;
 use crate::http::events_client::Listener;
 use crate::support::eventually;
+use crate::support::store::TestStore;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_overview_shows_what_needs_a_person_and_the_last_hour() {
@@ -43,6 +44,28 @@ async fn console_overview_shows_what_needs_a_person_and_the_last_hour() {
     scene.is_guarded("overview", &[], &["step", "k1"]);
     scene.shows(&["Nothing", "needs a person."]);
     scene.lacks(&["dead letter in", "unknown outcome"]);
+    scene.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_overview_counts_unknown_outcomes_on_redis() {
+    let scene = Scene::start_on(TestStore::redis(), &[]).await;
+    scene.lose("pay", "k1");
+    scene.lose("pay", "k2");
+    let listed = || scene.get("/v1/operator/commands?state=unknown")["commands"].clone();
+    eventually("two outcomes are unknown", || listed().as_array().unwrap().len() == 2);
+    scene.sign_in("ana");
+    scene.shows(&["Needs a person", "2 commands with an unknown outcome", "redis"]);
+    eventually("the navigation counts", || {
+        scene.text_of("nav a[href='#/unknown'] .count").starts_with('2')
+    });
+    // The count is a scan in the background, which an operator's decision begins anew.
+    scene.go("unknown");
+    scene.click("Release all that match…");
+    scene.confirm("never arrived");
+    scene.go("overview");
+    scene.shows(&["Nothing", "needs a person."]);
+    scene.is_guarded("overview", &[], &["k1"]);
     scene.is_clean();
 }
 
@@ -124,6 +147,11 @@ async fn console_streams_are_those_of_the_api() {
     scene.go("streams");
     scene.shows(&["Open\n3 of "]);
     drop((one, other));
+    // The console charts their latency as that of the other edges.
+    scene.go("overview");
+    scene.wait_for("article[data-edge=sse] .plot");
+    scene.shows(&["Event streams"]);
+    scene.go("streams");
     let ended = || scene.get("/v1/operator/streams")["ended"]["client"].clone();
     eventually("two clients have left", || ended().as_u64() >= Some(2));
     scene.click("Refresh");

@@ -177,7 +177,8 @@ fn events(server: &Server) {
     assert_eq!(statuses, [200, 409, 201, 409]);
     let job = send(server, "GET", "/v1/jobs/scan/j", none, 200).json();
     let end = format!("{}-{}", job["epoch"], job["offset"]);
-    for path in ["/v1/jobs/scan/j/events", "/v1/events/stream?job=scan/j"] {
+    let masked = "/v1/operator/jobs/scan/j/events";
+    for path in ["/v1/jobs/scan/j/events", masked, "/v1/events/stream?job=scan/j"] {
         let stream = send(server, "GET", path, none, 200).text();
         let last = stream.lines().rfind(|line| line.starts_with("id: ")).unwrap();
         let end = if path.contains("stream") { &last[4..] } else { &*end };
@@ -237,6 +238,10 @@ fn activity(server: &Server) {
     send(server, "GET", "/v1/operator/jobs/scan/nothing", none, 404);
     let stream = Listener::open(&server.address, "HTTP/1.1", "/v1/operator/activity", &[]);
     assert_eq!(stream.status, 200);
+    let link = "/v1/operator/jobs/scan/j/link";
+    send(server, "POST", link, none, 404);
+    let signing = Setup::memory().flags(&["--sse-secret", &"s".repeat(32)]).start();
+    send(&signing, "POST", link, none, 200);
 }
 
 fn system(server: &Server) {

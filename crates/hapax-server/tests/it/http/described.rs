@@ -61,6 +61,8 @@ fn openapi_describes_exactly_the_existing_routes() {
         ("/v1/operator/queues", "get"),
         ("/v1/operator/jobs", "get"),
         ("/v1/operator/jobs/{domain}/{job_id}", "get"),
+        ("/v1/operator/jobs/{domain}/{job_id}/events", "get"),
+        ("/v1/operator/jobs/{domain}/{job_id}/link", "post"),
         ("/v1/operator/streams", "get"),
         ("/v1/operator/line", "get"),
         ("/v1/operator/audit", "get"),

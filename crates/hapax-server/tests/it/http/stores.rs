@@ -193,3 +193,32 @@ fn server_runs_on_postgres() {
     assert_eq!(server.put("/v1/commands/o/k").json(done).status(), 200);
     assert_eq!(server.post("/v1/commands/o/k").send().json()["body_base64"], "AP8=");
 }
+
+/// The database has a clock of its own, which the test can set: a function that hides PostgreSQL's.
+#[test]
+fn store_clock_step_is_counted_and_turns_readyz_red() {
+    let postgres = Postgres::start();
+    let url = postgres.database("stepped");
+    let sql = "CREATE SCHEMA clock; CREATE TABLE clock.step (by interval); \
+               INSERT INTO clock.step VALUES ('0'); \
+               CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS \
+               'SELECT pg_catalog.clock_timestamp() + by FROM clock.step'; \
+               ALTER DATABASE stepped SET search_path = public, clock, pg_catalog";
+    postgres.psql_in("stepped", sql);
+    let server = Setup::on(&url).start();
+    server.is_ready(true);
+    let jumps = |server: &Server| {
+        let metrics = server.metrics();
+        let mut lines = metrics.lines();
+        let line = lines.find(|line| line.starts_with("hapax_clock_jumps_total{clock=\"store\"}"));
+        line.is_some_and(|line| !line.ends_with(" 0"))
+    };
+    assert!(!jumps(&server));
+    // Again and again, because the server has to have read the clock once before a step.
+    eventually("the step is reported", || {
+        postgres.psql_in("stepped", "UPDATE clock.step SET by = by + '1 hour'");
+        let ready = server.get("/readyz").send();
+        ready.status == 503 && ready.text().contains("clock of the store's server was set by")
+    });
+    assert!(jumps(&server));
+}

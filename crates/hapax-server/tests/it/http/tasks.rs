@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use hapax::queue::{LeaseRequest, QueueName};
-use hapax::{ClaimRequest, Key, Operation, Tenant};
+use hapax::queue::{LeaseRequest, QueueItem, QueueName};
+use hapax::{ClaimRequest, Key, Operation, StoreConfig, Tenant};
+use hapax_testkit::{Redis, TcpProxy};
 use serde_json::{Value, json};
 
 use crate::http::access::token;
 use crate::http::queues::Scene;
 use crate::support::server::{Server, Setup};
-use crate::support::{eventually, has};
+use crate::support::{WAIT_TIMEOUT, eventually, has};
 
 const TASKS: &str = "/v1/operator/tasks";
 const DEAD: &str = "/v1/queues/outbox/dead";
@@ -84,6 +85,63 @@ async fn dead_letters_are_requeued_by_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_four_at_once_and_stop_half_way() {
+    const ROWS: usize = 1000;
+    let redis = Redis::start();
+    let slow = TcpProxy::to(redis.port());
+    let server = Setup::on(&format!("redis://127.0.0.1:{}", slow.port())).start();
+    server.is_ready(true);
+    let store = hapax::open(&redis.url(), &StoreConfig::default().timeout(WAIT_TIMEOUT)).unwrap();
+    let (queue, tenant) = (QueueName::outbox(), Tenant::default());
+    for _ in 0..ROWS / 100 {
+        let item = |_| QueueItem::new(&tenant, "orders", "{}");
+        let items: Vec<_> = (0..100).map(item).collect();
+        store.enqueue(&queue, &items).await.unwrap();
+        let take = LeaseRequest::new(100, LEASE);
+        for leased in store.lease(&queue, &take).await.unwrap() {
+            let _ = store.bury(&queue, &take.token, leased.item.id, "no").await.unwrap();
+        }
+    }
+    assert_eq!(dead(&server), ROWS as u64);
+    // Each row now takes some time, so that no task ends by itself.
+    slow.delay_answers(Duration::from_millis(20));
+    let begin = |body: &Value| server.post(&format!("{DEAD}/requeue")).json(body).send();
+    let missing: Vec<_> =
+        (0..10_000).map(|n| format!("00000000-0000-7000-8000-{n:012x}")).collect();
+    let missing = json!({ "ids": missing });
+    let mut ids = Vec::new();
+    for body in [&json!({"where": {}}), &missing, &missing, &missing] {
+        let begun = begin(body);
+        assert_eq!(begun.status, 202, "{}", begun.text());
+        ids.push(begun.json()["id"].as_str().unwrap().to_owned());
+    }
+    let refused = begin(&missing);
+    has(&refused.is(429, "too-many-requests").detail(), &["4 tasks", "DELETE"]);
+    let task = |id: &str| server.get(&format!("{TASKS}/{id}")).send().json();
+    eventually("a row is done", || task(&ids[0])["done"].as_u64() > Some(0));
+    let stop = |id: &str| {
+        assert_eq!(server.delete(&format!("{TASKS}/{id}")).status(), 200);
+        eventually("it has stopped", || task(id)["state"] == "stopped");
+    };
+    stop(&ids[0]);
+    let done = task(&ids[0])["done"].as_u64().unwrap();
+    assert!((1..ROWS as u64).contains(&done), "{done}");
+    slow.resume();
+    assert_eq!(dead(&server), ROWS as u64 - done, "the rest is as it was");
+    let audit = server.get("/v1/operator/audit").send().json();
+    let ended = audit["items"].as_array().unwrap().iter();
+    let ended = ended.filter(|one| one["action"] == "requeue" && one["result"] == "stopped");
+    let ended: Vec<_> = ended.map(|one| &one["subject"]).collect();
+    assert_eq!((ended.len(), &ended[0]["task"]), (1, &json!(ids[0])));
+    assert_eq!(ended[0]["done"], done);
+    // Its place is free again.
+    assert_eq!(begin(&json!({"where": {"reason": "other"}})).status, 202);
+    ids[1..]
+        .iter()
+        .for_each(|id| assert_eq!(server.delete(&format!("{TASKS}/{id}")).status(), 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn commands_are_decided_by_state_and_operation() {
     let scene = Scene::new("").await;
     let server = &scene.server;
@@ -114,6 +172,63 @@ async fn commands_are_decided_by_state_and_operation() {
     assert_eq!((&settled["state"], &settled["body"]), (&json!("completed"), &json!("paid")));
     let task = run(server, decide, &json!({"where": {"state": "unknown"}, "action": "release"}));
     assert_eq!((&task["done"], unknown("")), (&json!(1), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn masked_rows_are_named_by_the_hash_of_their_key() {
+    let scene = Scene::new("").await;
+    let server = &scene.server;
+    let callers = [Tenant::default(), Tenant::default().scoped("abc").unwrap()];
+    for (tenant, key) in [(&callers[0], "same"), (&callers[1], "same"), (&callers[0], "other")] {
+        let key = Key::command(tenant, Operation("pay"), key).unwrap();
+        let ask = ClaimRequest::new(Duration::from_millis(1)).retention(LEASE);
+        scene.store.claim(&key, &ask).await.unwrap();
+    }
+    let list = |query: &str| {
+        let path = format!("/v1/operator/commands?state=unknown&reveal=false{query}");
+        server.get(&path).send().json()
+    };
+    eventually("the leases run out", || list("")["commands"].as_array().unwrap().len() == 3);
+    let listed = list("");
+    let rows = listed["commands"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["key"] == Value::Null), "{listed}");
+    let of_caller = rows.iter().find(|row| row["scope"] == "abc").unwrap();
+    let path = |row: &Value, query: &str| {
+        let hash = row["key_hash"].as_str().unwrap();
+        format!("/v1/operator/commands/pay/{hash}?by=hash{query}")
+    };
+    let release = server.delete(&path(of_caller, "&state=unknown"));
+    assert_eq!(release.status(), 204);
+    release.is(404, "command-missing");
+    let left = list("");
+    let left = left["commands"].as_array().unwrap();
+    assert!(left.len() == 2 && left.iter().all(|row| row["scope"] == Value::Null));
+    // The cursor of any page helps, and a row before it is found all the same.
+    let next = list("&limit=1")["next"].clone();
+    for row in left {
+        let query = format!("&state=unknown&after={}", next.as_str().unwrap());
+        let settle = server.put(&path(row, &query)).json(r#"{"status":204}"#);
+        assert_eq!(settle.status(), 200);
+    }
+    assert_eq!(list("")["commands"], json!([]));
+    let audit = server.get("/v1/operator/audit").send().json();
+    assert_eq!(audit["items"][0]["subject"]["operation"], "pay");
+    assert!(["same", "other"].map(Some).contains(&audit["items"][0]["subject"]["key"].as_str()));
+
+    server.lock("l");
+    let lock = server.get("/v1/operator/locks?reveal=false").send().json()["locks"][0].clone();
+    assert_eq!(lock["key"], Value::Null);
+    let hash = lock["key_hash"].as_str().unwrap();
+    server.delete(&format!("/v1/operator/locks/{hash}")).is(404, "lock-free");
+    let path = format!("/v1/operator/locks/{hash}?by=hash");
+    assert_eq!(server.delete(&path).status(), 204);
+    server.delete(&path).is(404, "lock-free");
+    for wrong in ["?by=key", "?after=x", "?by=hash&after=x"] {
+        let lock = format!("/v1/operator/locks/{hash}{wrong}");
+        server.delete(&lock).is(400, "invalid-request");
+        let command = format!("/v1/operator/commands/pay/{hash}{wrong}");
+        server.delete(&command).is(400, "invalid-request");
+    }
 }
 
 #[test]

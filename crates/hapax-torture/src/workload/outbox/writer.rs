@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax::queue::{ItemId, QueueItem, QueueName};
 use hapax::sqlite::rusqlite::{Connection, TransactionBehavior};
-use hapax::{Store, StoreConfig, Tenant};
+use hapax::{Store, Tenant};
 use tokio_postgres::{Client, NoTls};
 
 use crate::history::CallOutcome;
@@ -24,11 +24,14 @@ pub(crate) enum OutboxWriter {
 
 impl OutboxWriter {
     pub(crate) fn to(installation: &Installation) -> anyhow::Result<Self> {
+        let url = installation.store.url();
         Ok(match &installation.store {
             RunningStore::Sqlite(file) => Self::Sqlite(file.clone(), installation.disk.clone()),
-            RunningStore::Postgres(postgres) => Self::Postgres(postgres.url(), None),
-            RunningStore::Redis(redis) => {
-                Self::Redis(hapax::open(&redis.url(), &StoreConfig::default())?)
+            RunningStore::Postgres(_) | RunningStore::Pooled(..) | RunningStore::Standby(_) => {
+                Self::Postgres(url, None)
+            }
+            RunningStore::Redis(_) | RunningStore::Sentinel(_) | RunningStore::Cluster(_) => {
+                Self::Redis(installation.open_store()?)
             }
         })
     }
@@ -36,6 +39,7 @@ impl OutboxWriter {
     /// Writes one message; its id, and whether it was committed.
     pub(crate) async fn write(
         &mut self,
+        queue: &QueueName,
         key: &str,
         held_open: Duration,
         rolls_back: bool,
@@ -44,15 +48,16 @@ impl OutboxWriter {
         let id = ItemId::to_string(&item.id);
         let outcome = match self {
             Self::Sqlite(file, disk) => {
-                let (file, disk) = (file.clone(), disk.clone());
+                let (file, disk, queue) = (file.clone(), disk.clone(), queue.clone());
                 let written = tokio::task::spawn_blocking(move || {
                     let _using = disk.as_ref().map(|disk| disk.use_files());
-                    write_to_sqlite(&file, &item, rolls_back)
+                    write_to_sqlite(&file, &queue, &item, rolls_back)
                 });
                 written.await.unwrap_or_else(|error| CallOutcome::Unknown(error.to_string()))
             }
             Self::Postgres(url, client) => {
-                let outcome = write_to_postgres(url, client, &item, held_open, rolls_back).await;
+                let outcome =
+                    write_to_postgres(url, client, (queue, &item), held_open, rolls_back).await;
                 if matches!(outcome, CallOutcome::Unknown(_)) || !rolls_back && outcome.is_refused()
                 {
                     *client = None;
@@ -61,7 +66,7 @@ impl OutboxWriter {
             }
             // Without a transaction there is nothing to roll back.
             Self::Redis(_) if rolls_back => CallOutcome::Refused("not sent".to_owned()),
-            Self::Redis(store) => match store.enqueue(&QueueName::outbox(), &[item]).await {
+            Self::Redis(store) => match store.enqueue(queue, &[item]).await {
                 Ok(_) => CallOutcome::Done(()),
                 Err(error) => CallOutcome::Unknown(error.to_string()),
             },
@@ -74,7 +79,12 @@ fn rolled_back(why: impl ToString) -> CallOutcome<()> {
     CallOutcome::Refused(why.to_string())
 }
 
-fn write_to_sqlite(file: &PathBuf, item: &QueueItem, rolls_back: bool) -> CallOutcome<()> {
+fn write_to_sqlite(
+    file: &PathBuf,
+    queue: &QueueName,
+    item: &QueueItem,
+    rolls_back: bool,
+) -> CallOutcome<()> {
     use hapax::sqlite::HapaxTransaction;
     let mut connection = match Connection::open(file) {
         Ok(connection) => connection,
@@ -85,7 +95,7 @@ fn write_to_sqlite(file: &PathBuf, item: &QueueItem, rolls_back: bool) -> CallOu
         Ok(transaction) => transaction,
         Err(error) => return rolled_back(error),
     };
-    if let Err(error) = transaction.hapax().enqueue(item) {
+    if let Err(error) = transaction.hapax().enqueue_all(queue, std::slice::from_ref(item)) {
         return rolled_back(error);
     }
     if rolls_back {
@@ -100,7 +110,7 @@ fn write_to_sqlite(file: &PathBuf, item: &QueueItem, rolls_back: bool) -> CallOu
 async fn write_to_postgres(
     url: &str,
     client: &mut Option<Client>,
-    item: &QueueItem,
+    (queue, item): (&QueueName, &QueueItem),
     held_open: Duration,
     rolls_back: bool,
 ) -> CallOutcome<()> {
@@ -108,7 +118,7 @@ async fn write_to_postgres(
     let enqueue = async {
         let client = connected(url, client).await?;
         let mut transaction = client.transaction().await?;
-        transaction.hapax().enqueue(item).await?;
+        transaction.hapax().enqueue_all(queue, std::slice::from_ref(item)).await?;
         tokio::time::sleep(held_open).await;
         anyhow::Ok(transaction)
     };

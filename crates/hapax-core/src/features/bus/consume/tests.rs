@@ -2,7 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
-use crate::bus::NewEvent;
+use crate::bus::{BusConfig, NewEvent};
+use crate::log::LogRetention;
 use crate::memory::MemoryStore;
 use crate::{Log, Put, Records, RuntimeClock, Tenant};
 
@@ -242,4 +243,27 @@ async fn fault_13_consumer_is_told_of_events_that_a_failover_lost() {
     let job = Key::job(&Tenant::default(), "scan", "job-0").unwrap();
     let told = losses.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
     assert_eq!(told, [(job.partition(store.partitions()), 2)], "once, before the third event");
+}
+
+/// The first job expires while no member reads; the second one shows that the group goes on.
+#[tokio::test(start_paused = true)]
+async fn consumer_is_told_of_events_that_expired_unread() {
+    let store = in_virtual_time();
+    let retention = LogRetention { retention: Duration::from_secs(60), ..LogRetention::default() };
+    let bus = Bus::with_config(Arc::new(store.clone()), BusConfig::default().retention(retention));
+    let losses = Losses::default();
+    publish(&bus, 1, 0, 1).await;
+    let one = bus.consume_with("group", losses.clone(), quick()).unwrap();
+    until("the first event is handled", || losses.1.count() == 1).await;
+    one.stop().await;
+    publish(&bus, 1, 1, 3).await;
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    let two = bus.consume_with("group", losses.clone(), quick()).unwrap();
+    let told = || losses.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    until("the loss is told", || !told().is_empty()).await;
+    publish(&bus, 1, 9, 1).await;
+    until("the group goes on", || losses.1.count() == 2).await;
+    two.stop().await;
+    let job = Key::job(&Tenant::default(), "scan", "job-0").unwrap();
+    assert_eq!(told()[0], (job.partition(store.partitions()), 1));
 }

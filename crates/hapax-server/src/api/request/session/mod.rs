@@ -174,3 +174,82 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
     }
     (text.len() == 64).then_some(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+    use hapax::memory::MemoryStore;
+    use hapax::{Record, Records, Store, StoreError, StoreResult, Tenant};
+    use hapax_conformance::{StoreWrapper, WrappedStore};
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::api::AccessPolicy;
+    use crate::daemon::Readiness;
+    use crate::settings::{CommandSettings, ServeSettings, SettingSources, TokenScope};
+
+    /// A store that counts reads of records, and fails them while it is away.
+    #[derive(Default)]
+    struct CountedReads {
+        store: MemoryStore,
+        reads: AtomicU32,
+        is_away: AtomicBool,
+    }
+
+    #[async_trait]
+    impl StoreWrapper for CountedReads {
+        fn inner(&self) -> &dyn Store {
+            &self.store
+        }
+
+        async fn get(&self, key: &Key) -> StoreResult<Option<Record>> {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            match self.is_away.load(Ordering::SeqCst) {
+                true => Err(StoreError::Timeout { timeout: Duration::ZERO }),
+                false => self.inner().get(key).await,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_is_looked_up_every_30_s_and_outlives_the_store() {
+        let store = Arc::new(WrappedStore(CountedReads::default()));
+        let (sha256, scopes) = ([7; 32], vec![TokenScope::Admin]);
+        let rule = TokenRule { name: "ana".into(), sha256, tenant: Tenant::default(), scopes };
+        let settings = ServeSettings::read(&SettingSources::defaults().unwrap()).unwrap();
+        let access = AccessPolicy::Tokens(vec![rule.clone()]);
+        let metrics = PrometheusBuilder::new().build_recorder().handle();
+        let (readiness, node) = (Readiness::ready(), "node".into());
+        let app = AppState::new(settings, access, store.clone(), metrics, readiness, node);
+        let id = app.sessions.open(&app, &rule).await.unwrap();
+        let find = async |id| app.sessions.find(&app, id).await.map(|rule| rule.name.to_string());
+        let reads = || store.0.reads.load(Ordering::SeqCst);
+        let wait = async |seconds| advance(Duration::from_secs(seconds)).await;
+
+        for (seconds, expected) in [(0, 0), (29, 0), (2, 1), (29, 1), (2, 2)] {
+            wait(seconds).await;
+            assert_eq!(find(&id).await.unwrap(), "ana");
+            assert_eq!(reads(), expected, "after {seconds} s");
+        }
+        store.0.is_away.store(true, Ordering::SeqCst);
+        // Asked once in 30 s, so that calls are not slow one by one.
+        for (seconds, expected) in [(29, 2), (2, 3), (0, 3), (29, 3), (2, 4)] {
+            wait(seconds).await;
+            assert_eq!(find(&id).await.unwrap(), "ana", "the store is away");
+            assert_eq!(reads(), expected, "after {seconds} s");
+        }
+        let unseen = SessionId::random().unwrap();
+        let unseen = find(&unseen).await.unwrap_err();
+        assert_eq!(unseen.kind(), ProblemKind::StoreUnavailable);
+        store.0.is_away.store(false, Ordering::SeqCst);
+        // Another node signs out.
+        let _ = store.0.store.delete(&record_key(&id), &Expect::Any).await.unwrap();
+        assert!(find(&id).await.is_ok(), "for up to 30 s");
+        wait(31).await;
+        assert_eq!(find(&id).await.unwrap_err().kind(), ProblemKind::Unauthorized);
+    }
+}

@@ -142,8 +142,21 @@ async fn decide_matching(
     older_than: Duration,
     decision: OperatorDecision,
 ) -> Result<bool, Problem> {
+    let decided = decide_each(&app, &task, &mut query, older_than, decision).await;
+    app.claim_counter.note_change(&query.tenant);
+    decided
+}
+
+/// Whether all were decided; otherwise the task was stopped.
+async fn decide_each(
+    app: &AppState,
+    task: &RunningTask,
+    query: &mut ClaimQuery,
+    older_than: Duration,
+    decision: OperatorDecision,
+) -> Result<bool, Problem> {
     loop {
-        let page = task.call_store(&app, || app.store.list(&query)).await?;
+        let page = task.call_store(app, || app.store.list(query)).await?;
         for listed in page.claims.iter().filter(|listed| listed.granted_ago >= older_than) {
             if task.is_stopped() {
                 return Ok(false);
@@ -151,7 +164,7 @@ async fn decide_matching(
             let (commands, key) = (app.commands(listed.key.tenant()), &listed.key);
             let operation = Operation(key.scope());
             let decide = || commands.decide_as_operator(operation, key.name(), &decision);
-            task.count(task.call_store(&app, decide).await? == OperatorOutcome::Done);
+            task.count(task.call_store(app, decide).await? == OperatorOutcome::Done);
         }
         match page.next {
             Some(_) if task.is_stopped() => return Ok(false),

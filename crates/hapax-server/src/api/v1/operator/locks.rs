@@ -1,8 +1,10 @@
 //! `/v1/operator/locks`: the locks that are held, and ending one in place of its owner.
 
+use hapax::activity::key_hash;
 use hapax::claims::ClaimState;
 use hapax::{ClaimStatus, ClaimSummary, ClaimView, GiveBack, Key, KeyKind, Step, millis};
 
+use super::by_hash::{find_key, is_by_hash};
 use super::{claim_query, page};
 use crate::api::request::reveal::Reveal;
 use crate::api::v1::audit::{AuditSubject, audited};
@@ -24,6 +26,9 @@ pub(crate) struct ListedLock {
     /// The name of the lock; null if it is masked.
     #[schema(required)]
     pub(crate) key: Option<String>,
+    /// A hash of the key, equal for equal keys. It can name the row in place of the key: `by=hash`.
+    #[serde(default)]
+    pub(crate) key_hash: String,
     /// The fence of its owner.
     pub(crate) fence: u64,
     /// How long ago it was taken.
@@ -43,6 +48,7 @@ impl ListedLock {
     fn new(listed: &ClaimSummary, reveal: Reveal) -> Self {
         Self {
             key: reveal.show(listed.key.name().to_owned()),
+            key_hash: key_hash(&listed.key),
             fence: listed.fence.0,
             taken_ms_ago: millis(listed.granted_ago),
             expires_in_ms: millis(listed.expires_in),
@@ -80,6 +86,10 @@ pub(crate) async fn list_locks(State(app): State<AppState>, request: ApiRequest)
 /// until then is done without the lock: find out first that it is gone.
 #[utoipa::path(
     delete, path = "/v1/operator/locks/{key}", operation_id = "force_release_lock", tag = "operator",
+    params(
+        ("by" = Option<String>, Query, description = "`hash`: the path has the `key_hash` of the list in place of the key"),
+        ("after" = Option<String>, Query, description = "With `by=hash`: the `after` of the page that shows the row, which makes the search for it short"),
+    ),
     responses(
         (status = 204, description = "The lock is free; only its fence keeps growing"),
         (status = 404, description = "`lock-free`: nobody holds the lock"),
@@ -88,9 +98,17 @@ pub(crate) async fn list_locks(State(app): State<AppState>, request: ApiRequest)
 )]
 pub(crate) async fn force_release(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     audited(app.clone(), "force-release", request, |request, trail| async move {
-        request.expect_no_query()?;
-        let name = request.segment(1);
-        let key = Key::lock(&request.tenant, name)?;
+        let [by, after] = request.query_parameters(["by", "after"])?;
+        let key = if is_by_hash(by)? {
+            let status = Some(ClaimStatus::Pending);
+            let query = claim_query(&app, &request, KeyKind::Lock, status, after, None)?;
+            find_key(&app, query, request.segment(1)).await?.ok_or_else(lock_free)?
+        } else if after.is_some() {
+            return Err(Problem::invalid("query parameter `after` needs `by=hash`"));
+        } else {
+            Key::lock(&request.tenant, request.segment(1))?
+        };
+        let name = key.name();
         let held = held(app.call_store(app.store.look(&key)).await?).ok_or_else(lock_free)?;
         let Some(token) = held.token else {
             let text = "a program that does not use hapax holds the lock; end it there";

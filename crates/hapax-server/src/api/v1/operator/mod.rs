@@ -4,6 +4,8 @@
 
 pub(in crate::api) mod activity;
 pub(crate) mod audit;
+mod by_hash;
+pub(crate) mod claim_counter;
 mod cursor;
 pub(crate) mod decide;
 pub(crate) mod locks;
@@ -59,13 +61,6 @@ fn parse_list(app: &AppState, request: &ApiRequest) -> Result<(ClaimQuery, Revea
     let [state, operation, after, limit, reveal] =
         request.query_parameters(["state", "operation", "after", "limit", "reveal"])?;
     let reveal = request.reveal(app, reveal)?;
-    let parse_state = |state: &str| {
-        let text = "query parameter `state` takes pending, unknown, completed or failed";
-        let all =
-            [ClaimStatus::Pending, ClaimStatus::Unknown, ClaimStatus::Settled, ClaimStatus::Failed];
-        let found = all.into_iter().find(|status| state_name(*status) == state);
-        found.ok_or_else(|| Problem::invalid(text))
-    };
     let status = state.map(parse_state).transpose()?;
     let query = claim_query(app, request, KeyKind::Command, status, after, limit)?;
     if operation.is_some_and(|operation| !(1..=hapax::MAX_NAME).contains(&operation.len())) {
@@ -73,6 +68,14 @@ fn parse_list(app: &AppState, request: &ApiRequest) -> Result<(ClaimQuery, Revea
         return Err(Problem::invalid(text));
     }
     Ok((ClaimQuery { scope: operation.map(Into::into), ..query }, reveal))
+}
+
+fn parse_state(state: &str) -> Result<ClaimStatus, Problem> {
+    let text = "query parameter `state` takes pending, unknown, completed or failed";
+    let all =
+        [ClaimStatus::Pending, ClaimStatus::Unknown, ClaimStatus::Settled, ClaimStatus::Failed];
+    let found = all.into_iter().find(|status| state_name(*status) == state);
+    found.ok_or_else(|| Problem::invalid(text))
 }
 
 fn claim_query(
@@ -134,17 +137,18 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
         let looked = commands.look(Operation(request.segment(1)), request.segment(2));
         let view = app.call_store(looked).await?.ok_or_else(command_missing)?;
         trail.set_fence(&view);
-        trail.begin_reveal(reveal, command_subject(&request, &tenant)).await?;
+        let subject = command_subject(&request, &tenant, request.segment(2));
+        trail.begin_reveal(reveal, subject).await?;
         Ok(json_response(StatusCode::OK, &OperatorCommand::new(view, reveal)))
     })
     .await
 }
 
 /// The command of a request, for the audit log.
-fn command_subject(request: &ApiRequest, tenant: &Tenant) -> AuditSubject {
+fn command_subject(request: &ApiRequest, tenant: &Tenant, key: &str) -> AuditSubject {
     AuditSubject {
         operation: Some(request.segment(1).to_owned()),
-        key: Some(request.segment(2).to_owned()),
+        key: Some(key.to_owned()),
         scope: tenant.as_str().split_once('/').map(|(_, scope)| scope.to_owned()),
         ..AuditSubject::new("command")
     }
@@ -155,6 +159,9 @@ fn command_subject(request: &ApiRequest, tenant: &Tenant) -> AuditSubject {
     put, path = "/v1/operator/commands/{operation}/{key}", operation_id = "settle_command", tag = "operator",
     params(
         ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list; may be left out if only one caller has such a command"),
+        ("by" = Option<String>, Query, description = "`hash`: the path has the `key_hash` of the list in place of the key"),
+        ("after" = Option<String>, Query, description = "With `by=hash`: the `after` of the page that shows the row, which makes the search for it short"),
+        ("state" = Option<String>, Query, description = "With `by=hash`: the `state` of the list that shows the command"),
     ),
     request_body = SettleCommand,
     responses(
@@ -180,6 +187,9 @@ pub(crate) async fn settle(State(app): State<AppState>, request: ApiRequest) -> 
     delete, path = "/v1/operator/commands/{operation}/{key}", operation_id = "release_command", tag = "operator",
     params(
         ("scope" = Option<String>, Query, min_length = 1, max_length = 64, description = "The `scope` of the list; may be left out if only one caller has such a command"),
+        ("by" = Option<String>, Query, description = "`hash`: the path has the `key_hash` of the list in place of the key"),
+        ("after" = Option<String>, Query, description = "With `by=hash`: the `after` of the page that shows the row, which makes the search for it short"),
+        ("state" = Option<String>, Query, description = "With `by=hash`: the `state` of the list that shows the command"),
     ),
     responses(
         (status = 204, description = "The command is forgotten; only its fence keeps growing"),
@@ -201,10 +211,22 @@ async fn decide(
     decision: &OperatorDecision,
     trail: &AuditTrail,
 ) -> Result<(), Problem> {
-    let [scope] = request.query_parameters(["scope"])?;
-    let tenant = find_tenant(app, request, (request.segment(1), request.segment(2)), scope).await?;
+    let [scope, by, state, after] = request.query_parameters(["scope", "by", "state", "after"])?;
+    let (tenant, key) = if by_hash::is_by_hash(by)? {
+        let status = state.map(parse_state).transpose()?;
+        let query = claim_query(app, request, KeyKind::Command, status, after, None)?;
+        let query = ClaimQuery { scope: Some(request.segment(1).into()), ..query };
+        let key = by_hash::find_key(app, query, request.segment(2)).await?;
+        let key = key.ok_or_else(command_missing)?;
+        (key.tenant().clone(), key.name().to_owned())
+    } else if state.is_some() || after.is_some() {
+        return Err(Problem::invalid("query parameters `state` and `after` need `by=hash`"));
+    } else {
+        let named = (request.segment(1), request.segment(2));
+        (find_tenant(app, request, named, scope).await?, named.1.to_owned())
+    };
     let commands = app.commands(&tenant);
-    let (operation, key) = (Operation(request.segment(1)), request.segment(2));
+    let (operation, key) = (Operation(request.segment(1)), key.as_str());
     let before = app.call_store(commands.look(operation, key)).await?;
     let before = before.ok_or_else(command_missing)?;
     trail.set_fence(&before);
@@ -212,7 +234,7 @@ async fn decide(
         OperatorDecision::Settle(_) => "settle",
         OperatorDecision::Release => "release",
     };
-    trail.begin(action, command_subject(request, &tenant)).await?;
+    trail.begin(action, command_subject(request, &tenant, key)).await?;
     let deciding = async {
         match commands.decide_as_operator(operation, key, decision).await? {
             OperatorOutcome::Done => Ok(()),
@@ -231,7 +253,9 @@ async fn decide(
             }
         }
     };
-    app.call_store(deciding).await
+    let decided = app.call_store(deciding).await;
+    app.claim_counter.note_change(&request.tenant);
+    decided
 }
 
 fn has_response(view: &CommandView, decision: &OperatorDecision) -> bool {

@@ -1,5 +1,6 @@
 //! Request and response bodies of `/v1/operator`.
 
+use hapax::activity::key_hash;
 use hapax::command::CommandView;
 use hapax::{ClaimStatus, ClaimSummary, Key, Tenant, millis};
 use serde_json::{Map, Value};
@@ -26,6 +27,9 @@ pub(crate) struct ListedCommand {
     /// The key of the command; null if it is masked.
     #[schema(required)]
     pub(crate) key: Option<String>,
+    /// A hash of the key, equal for equal keys. It can name the row in place of the key: `by=hash`.
+    #[serde(default)]
+    pub(crate) key_hash: String,
     /// A hash of the caller, for a request through the proxy or the layer.
     #[schema(required)]
     pub(crate) scope: Option<String>,
@@ -55,6 +59,7 @@ impl ListedCommand {
         Self {
             operation: key.scope().to_owned(),
             key: reveal.show(key.name().to_owned()),
+            key_hash: key_hash(key),
             scope: scope(key, tenant),
             state: state_name(*status).to_owned(),
             attempt: *attempt,

@@ -1,14 +1,14 @@
 // Jobs: the events of a job as a timeline, live.
 
 import { call, path } from '../api.js';
+import { confirmAction } from '../dialog.js';
 import { badge, button, code, definitions, el, field, none, replaceChildren, secret } from '../dom.js';
 import { clockTime, millis, number, time } from '../format.js';
-import { throttled } from '../live.js';
 import { openPage } from '../page.js';
+import { mayReveal } from '../session.js';
 import { dataTable } from '../table.js';
 
 const PAGE = 200;
-const READ_ON_MS = 1000;
 
 export const jobs = {
   name: 'jobs',
@@ -51,32 +51,35 @@ function showRecent(context) {
 }
 
 function showJob(context, { domain, jobId }) {
-  const { signal, live, go } = context;
+  const { signal, go } = context;
+  const target = path('v1', 'operator', 'jobs', domain, jobId);
   const facts = el('div');
   const list = el('ol', { class: 'timeline events', 'aria-live': 'polite', 'aria-relevant': 'additions' });
   const more = el('div', { class: 'bulk' });
+  const stream = el('div');
   let events = [];
   let next = null;
-  let epoch = null;
-  let isClosed = false;
+  let job = null;
+  let source = null;
   const isMore = () => next !== null;
 
   async function read(reveal, note, after) {
-    const target = path('v1', 'operator', 'jobs', domain, jobId);
     const answer = await call('GET', target, { signal, query: { after, limit: PAGE, reveal }, note });
     // A job that was created anew begins again.
-    if (after !== null && answer.epoch !== epoch) return read(reveal, note, null);
+    if (after !== null && answer.epoch !== job.epoch) return read(reveal, note, null);
     if (after === null) events = [];
     const known = new Set(events.map(({ offset }) => offset));
     events.push(...answer.events.filter(({ offset }) => !known.has(offset)));
-    ({ next, epoch, closed: isClosed } = answer);
-    showFacts(answer);
+    job = answer;
+    next = answer.next;
+    showFacts();
+    replaceChildren(stream, streamAccess(answer.access));
     replaceChildren(list, events.map((event) => eventItem(event, answer.masked)));
+    follow();
     replaceChildren(more, isMore() && button('More events', () => read(page.isRevealed(), '', next), { 'data-focus': 'more' }));
     return answer;
   }
-  function showFacts(job) {
-    const stream = `${path('v1', 'jobs', domain, jobId)}/events`;
+  function showFacts() {
     replaceChildren(facts, definitions([
       ['State', job.closed ? badge('good', 'Closed') : badge('info', 'Open')],
       ['Stage', job.stage ? code(job.stage) : none()],
@@ -85,8 +88,58 @@ function showJob(context, { domain, jobId }) {
       ['Followers', number(job.followers)],
       ['Gaps', job.gaps.length === 0 ? 'none' : job.gaps.map(({ before, reason }) => `${reason} before ${number(before)}`).join(', ')],
       ['Epoch', code(job.epoch)],
-      ['Stream', el('a', { href: stream, target: '_blank', rel: 'noopener' }, 'Open as a browser would')],
     ]));
+  }
+
+  /** The job's own stream, as a page of the application would open it. It shows the data. */
+  function streamAccess(access) {
+    const open = (href) => el('a', { href, target: '_blank', rel: 'noopener', 'data-focus': 'stream' }, 'Open as a browser would');
+    if (access === 'open') return open(`${path('v1', 'jobs', domain, jobId)}/events`);
+    if (access === 'signed' && mayReveal()) return button('Open as a browser would…', () => askForLink(open), { class: 'small', 'data-focus': 'stream' });
+    const needs = access === 'signed' ? 'an operator who may reveal' : ['a token with the scope ', code('data'), ', or a server with ', code('--sse-secret'), ', which signs links for browsers'];
+    return el('p', { class: 'hint' }, 'Opening it as a browser would needs ', needs, '.');
+  }
+  async function askForLink(open) {
+    const result = await confirmAction({
+      title: 'Open as a browser would',
+      what: 'Sign a link to the stream of this job, for five minutes.',
+      consequences: ['Whoever has the link sees the data of its events until then.', 'Who asked for it, when and why is written to the audit log.'],
+      confirm: 'Sign a link',
+      run: (note) => call('POST', `${target}/link`, { note }),
+    });
+    if (!result || signal.aborted) return;
+    const { url, expires_at: expires } = result.value;
+    replaceChildren(stream, open(url), ' The link expires ', time(expires), '.');
+    stream.querySelector('a').focus();
+  }
+
+  /** Follows the job from the last event that is shown. While there are more to be read, there is no end to go on from. */
+  function follow() {
+    source?.close();
+    source = null;
+    if (job.closed || isMore() || signal.aborted || document.hidden) return;
+    const shown = events.at(-1)?.offset ?? job.offset;
+    const opened = new EventSource(`${target}/events?last_event_id=${job.epoch}-${shown}`);
+    source = opened;
+    opened.addEventListener('message', ({ data }) => take(JSON.parse(data)));
+    // What is missing is read anew, unless that would be another reveal; then it waits for a person.
+    opened.addEventListener('gap', () => page.isRevealed() || page.reload());
+    // The server ends the stream of a closed job. A lost connection is resumed by the browser.
+    opened.addEventListener('error', () => {
+      if (opened.readyState !== EventSource.CLOSED || opened !== source) return;
+      source = null;
+      if (!page.isRevealed()) read(false, '', events.at(-1)?.offset ?? null).catch(() => null);
+    });
+  }
+  function take(event) {
+    if (events.some(({ offset }) => offset === event.offset)) return;
+    events.push({ ...event, data: null });
+    list.append(eventItem({ ...event, data: null }, true));
+    job.offset = Math.max(job.offset, event.offset);
+    if (job.seq === null || event.seq >= job.seq) ({ seq: job.seq, stage: job.stage } = event);
+    job.closed ||= event.final;
+    showFacts();
+    if (job.closed) follow();
   }
   const page = openPage({
     context,
@@ -101,16 +154,13 @@ function showJob(context, { domain, jobId }) {
         if (error.status !== 404) throw error;
         return [back, el('p', { class: 'empty' }, badge('off', 'Not found'), ' No such job is stored.')];
       }
-      if (!list.isConnected) replaceChildren(page.content, back, facts, el('h2', null, 'Events'), list, more);
+      if (!list.isConnected) replaceChildren(page.content, back, facts, stream, el('h2', null, 'Events'), list, more);
       return null;
     },
   });
-  // The activity tells that something was published, but not by which job: ids may identify a person.
-  const readOn = throttled(READ_ON_MS, () => {
-    if (isClosed || isMore() || page.isRevealed()) return;
-    read(false, '', events.at(-1)?.offset ?? null).catch(() => null);
-  }, signal);
-  live.listen(readOn, signal);
+  signal.addEventListener('abort', () => source?.close());
+  // A hidden tab costs nothing, and goes on where it was.
+  document.addEventListener('visibilitychange', () => job && follow(), { signal });
   page.reload();
 }
 

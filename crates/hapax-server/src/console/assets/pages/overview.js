@@ -46,7 +46,7 @@ export const overview = {
 
 function show(first, rest, answer, error) {
   const problem = error && el('p', { class: 'problem', role: 'alert' }, error.message);
-  replaceChildren(first, problem, answer && attention(answer.attention));
+  replaceChildren(first, problem, answer && attention(answer));
   // A chart in which somebody reads must not be replaced under the hand.
   if (!answer || rest.querySelector('.plot:focus, .plot:hover')) return;
   replaceChildren(rest, edges(answer.minutes), store(answer.store), nodes(answer.nodes));
@@ -56,14 +56,15 @@ function show(first, rest, answer, error) {
 function showNow(place, live) {
   const since = Date.now() - NOW_MS;
   const entries = live.recent.filter((entry) => entry.at > since);
-  const perSecond = (name) => entries.reduce((sum, entry) => sum + (entry.counts?.[name] ?? 0), 0) / (NOW_MS / 1000);
+  const count = (entry, name) => (entry.counts?.[name] ?? 0) + (entry.sse?.counts?.[name] ?? 0);
+  const perSecond = (name) => entries.reduce((sum, entry) => sum + count(entry, name), 0) / (NOW_MS / 1000);
   replaceChildren(place,
     el('h2', { id: 'now-title', class: 'visually-hidden' }, 'Right now'),
     el('dl', { class: 'figures' }, COUNTS.map(([name, label]) =>
       el('div', { class: name === 'errors' && perSecond(name) > 0 ? 'figure bad' : 'figure' }, el('dt', null, label), el('dd', null, rate(perSecond(name)))))));
 }
 
-function attention(list) {
+function attention({ attention: list, counting: isCounting }) {
   const item = (one) => {
     const { tone, text, hash } = attentionShown(one);
     const sign = badge(tone, tone === 'bad' ? 'Act' : 'Look');
@@ -71,7 +72,9 @@ function attention(list) {
   };
   return el('section', { class: 'attention', 'aria-labelledby': 'attention-title' },
     el('h2', { id: 'attention-title' }, 'Needs a person'),
-    list.length === 0 ? el('p', { class: 'calm' }, badge('good', 'Nothing'), ' needs a person.') : el('ul', null, list.map(item)));
+    list.length === 0
+      ? el('p', { class: 'calm' }, badge('good', 'Nothing'), isCounting ? ' needs a person so far; unknown outcomes are being counted.' : ' needs a person.')
+      : el('ul', null, list.map(item)));
 }
 
 function edges(minutes) {

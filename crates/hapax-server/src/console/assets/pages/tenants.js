@@ -2,7 +2,7 @@
 
 import { call } from '../api.js';
 import { badge, code, el, none } from '../dom.js';
-import { number } from '../format.js';
+import { number, time } from '../format.js';
 import { openPage } from '../page.js';
 import { dataTable } from '../table.js';
 
@@ -17,10 +17,11 @@ function used(row, name, label) {
 
 const COLUMNS = [
   { head: 'Tenant', cell: ({ tenant }) => code(tenant) },
-  { head: 'Keys stored', isNumber: true, cell: ({ keys, keys_more: isMore }) => (keys === null ? none() : `${isMore ? 'more than ' : ''}${number(keys)}`) },
+  { head: 'Keys stored', isNumber: true, cell: ({ keys, keys_more: isMore }) => (keys === null ? none() : `${isMore ? 'at least ' : ''}${number(keys)}`) },
   { head: 'Pending', isNumber: true, cell: ({ pending }) => number(pending) },
   { head: 'Unknown', isNumber: true, cell: ({ unknown }) => (unknown > 0 ? el('a', { href: '#/unknown' }, number(unknown)) : number(unknown)) },
   { head: 'Failed', isNumber: true, cell: ({ failed }) => number(failed) },
+  { head: 'Counted', cell: ({ as_of: at }) => (at === null ? 'just now' : time(at)) },
   { head: 'Requests in flight', cell: (row) => used(row, 'in_flight_requests', 'Requests in flight, of the limit') },
   { head: 'Streams', cell: (row) => used(row, 'sse_connections', 'Streams open, of the limit') },
   { head: 'Refusals', isNumber: true, cell: ({ refusals }) => (refusals > 0 ? badge('warn', number(refusals)) : number(refusals)) },

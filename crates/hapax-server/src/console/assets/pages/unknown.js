@@ -5,7 +5,7 @@ import { badge, button, code, el, field, none, replaceChildren, secret, select }
 import { confirmAction } from '../dialog.js';
 import { duration, number } from '../format.js';
 import { announce, announceChange, openPage } from '../page.js';
-import { mayAct, mayReveal } from '../session.js';
+import { mayAct } from '../session.js';
 import { dataTable, pagedTable } from '../table.js';
 import { followTask } from '../tasks.js';
 
@@ -42,8 +42,10 @@ export const unknown = {
     const operation = el('input', { type: 'search', name: 'operation', 'data-search': '', placeholder: 'POST /orders' });
     const age = select(AGES, '', { name: 'age' });
     const bulk = el('div', { class: 'bulk' });
-    let asked = { reveal: false, note: '' };
-    const one = (row) => path('v1', 'operator', 'commands', row.operation, row.key);
+    let asked = { reveal: false, note: '', after: null };
+    // A row whose key is hidden is named by the key's hash, which the server finds on this page.
+    const one = (row) => path('v1', 'operator', 'commands', row.operation, row.key ?? row.key_hash);
+    const which = (row) => (row.key === null ? { by: 'hash', state: row.state, after: asked.after } : { scope: row.scope });
 
     async function settle(row) {
       const answer = answerFields();
@@ -53,7 +55,7 @@ export const unknown = {
         consequences: ['Its effect is not run. Callers who repeat the request get this answer.'],
         fields: answer.elements,
         confirm: 'Settle',
-        run: (note) => call('PUT', one(row), { query: { scope: row.scope }, body: answer.read(), note }),
+        run: (note) => call('PUT', one(row), { query: which(row), body: answer.read(), note }),
       });
       if (result) finish('The command was settled.');
     }
@@ -64,7 +66,7 @@ export const unknown = {
         consequences: ['The next request with its key runs the effect. If the lost attempt had run it, it runs twice.'],
         confirm: 'Release',
         isDangerous: true,
-        run: (note) => call('DELETE', one(row), { query: { scope: row.scope }, note }),
+        run: (note) => call('DELETE', one(row), { query: which(row), note }),
       });
       if (result) finish('The command was released.');
     }
@@ -97,7 +99,7 @@ export const unknown = {
 
     const columns = [
       { head: 'Operation', cell: (row) => code(row.operation), isWide: true },
-      { head: 'Key', isWide: true, cell: (row) => secret(row.key, row.masked) },
+      { head: 'Key', isWide: true, cell: (row) => [secret(row.key, row.masked), ' ', row.key === null && code(row.key_hash)] },
       { head: 'State', cell: (row) => badge(...(STATES[row.state] ?? ['off', row.state])) },
       { head: 'Age', isNumber: true, cell: (row) => duration(row.begun_ms_ago) },
       { head: 'Attempt', isNumber: true, cell: (row) => number(row.attempt) },
@@ -109,10 +111,9 @@ export const unknown = {
       head: 'Actions',
       isAction: true,
       cell: (row) => {
-        if (row.key === null) return none();
-        const focus = (name) => ({ class: 'small', 'data-focus': `${name}-${row.fence}-${row.operation}` });
+        const focus = (name) => ({ class: 'small', 'data-focus': `${name}-${row.key_hash}` });
         return [
-          button('Its life', () => go('#/key', { kind: 'command', scope: row.operation, key: row.key, caller: row.scope }), focus('life')),
+          row.key !== null && button('Its life', () => go('#/key', { kind: 'command', scope: row.operation, key: row.key, caller: row.scope }), focus('life')),
           mayAct() && row.state !== 'pending' && button('Settle…', () => settle(row), focus('settle')),
           mayAct() && row.state !== 'pending' && button('Release…', () => release(row), focus('release')),
         ];
@@ -120,6 +121,7 @@ export const unknown = {
     };
     const table = pagedTable({
       load: async (after) => {
+        asked.after = after;
         const query = { state: state.value, operation: operation.value.trim(), after, limit: PAGE, reveal: asked.reveal };
         const answer = await call('GET', '/v1/operator/commands', { signal, query, note: asked.note });
         const isOld = (row) => row.begun_ms_ago >= Number(age.value || 0);
@@ -127,14 +129,11 @@ export const unknown = {
       },
       table: (rows) => {
         showBulk(rows);
-        const isMasked = rows.some((row) => row.masked);
-        return [
-          isMasked && mayReveal() && el('p', { class: 'hint' }, 'To decide about a single command, reveal the keys first.'),
-          dataTable({
-            caption: 'Commands, by operation', columns: isMasked ? columns : [...columns, actions], rows,
-            id: (row) => `${row.fence} ${row.operation}`, empty: `No command is ${state.value}. Nothing to decide.`,
-          }),
-        ];
+        const hasActions = rows.some((row) => row.key !== null || (mayAct() && row.state !== 'pending'));
+        return dataTable({
+          caption: 'Commands, by operation', columns: hasActions ? [...columns, actions] : columns, rows,
+          id: (row) => row.key_hash, empty: `No command is ${state.value}. Nothing to decide.`,
+        });
       },
     });
     function showBulk(rows) {
@@ -150,7 +149,7 @@ export const unknown = {
       filters: [field('State', state), field('Operation', operation), field('Older than', age)],
       canRefresh: () => table.isFirstPage(),
       load: async (reveal, note) => {
-        asked = { reveal, note };
+        asked = { ...asked, reveal, note };
         if (!table.isConnected) replaceChildren(page.content, bulk, table);
         await table.reload();
       },

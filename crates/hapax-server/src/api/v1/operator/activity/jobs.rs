@@ -3,11 +3,15 @@
 use hapax::Key;
 use hapax::activity::RecentJob;
 use hapax::log::{LogEntry, PageRequest};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::reader;
+use super::{now, reader};
+use crate::api::request::auth::AccessPolicy;
 use crate::api::request::parse_query_number;
 use crate::api::request::reveal::Reveal;
+use crate::api::sse::signed_link::{LinkId, SignedLink};
+use crate::api::sse::{FrameForm, follow_one};
 use crate::api::v1::audit::{AuditSubject, audited};
 use crate::api::v1::prelude::*;
 
@@ -77,7 +81,7 @@ pub(crate) struct JobTimeline {
     /// The seq of the state.
     #[schema(required)]
     pub(crate) seq: Option<u64>,
-    /// How many clients follow the job at this node.
+    /// How many clients follow the job at this node, consoles that show it included.
     pub(crate) followers: u64,
     /// Where readers get a gap.
     pub(crate) gaps: Vec<JobGap>,
@@ -90,6 +94,9 @@ pub(crate) struct JobTimeline {
     pub(crate) next: Option<String>,
     /// Whether the data of events is hidden.
     pub(crate) masked: bool,
+    /// How a browser may follow the job: `open`, because the server has no tokens; `signed`, with a link of
+    /// `POST …/link`; or `token`, only a client with a token of the scope `data`, because the server signs no links.
+    pub(crate) access: String,
 }
 
 /// A place in a job's log where events are missing.
@@ -184,8 +191,83 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
             events: entries.iter().map(|entry| TimelineEvent::new(entry, reveal)).collect(),
             next: (seen < head.last).then(|| seen.to_string()),
             masked: reveal.is_masked(),
+            access: browser_access(&app).to_owned(),
         };
         Ok(json_response(StatusCode::OK, &timeline))
+    })
+    .await
+}
+
+fn browser_access(app: &AppState) -> &'static str {
+    match (&app.access, &app.settings.sse_secret) {
+        (AccessPolicy::LocalOnly(_), _) => "open",
+        (AccessPolicy::Tokens(_), Some(_)) => "signed",
+        (AccessPolicy::Tokens(_), None) => "token",
+    }
+}
+
+/// Follow the events of a job, without their data.
+#[utoipa::path(
+    get, path = "/v1/operator/jobs/{domain}/{job_id}/events", operation_id = "follow_timeline", tag = "operator",
+    params(
+        ("last_event_id" = Option<String>, Query, description = "Where to resume: `<epoch>-<offset>`. `Last-Event-ID` takes precedence"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Where to resume; browsers send it on their own"),
+    ),
+    responses(
+        (status = 200, body = String, content_type = "text/event-stream", description = "`id: <epoch>-<offset>` and `data:` with `offset`, `stage`, `seq`, `timestamp` and `final` of each event, without a name; `event: gap`, and then `event: snapshot`, if events are missing; ends after the last event"),
+        (status = 204, description = "The job is closed, and the client has seen all events"),
+    ),
+)]
+pub(crate) async fn follow(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    let [last_event_id] = request.query_parameters(["last_event_id"])?;
+    let job = (request.segment(1), request.segment(2));
+    follow_one(&app, &request, job, last_event_id, None, FrameForm::Masked).await
+}
+
+/// A link with which a browser follows a job.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub(crate) struct JobLink {
+    /// The path and query of the job's event stream, which needs no token.
+    pub(crate) url: String,
+    /// When the link expires, in milliseconds since 1970.
+    pub(crate) expires_at: u64,
+}
+
+/// How long a link of an operator is valid, in seconds.
+const LINK_SECONDS: u64 = 300;
+
+/// Sign a link with which a browser follows the job for five minutes. It shows the data of events: the link is audited
+/// as a reveal.
+#[utoipa::path(
+    post, path = "/v1/operator/jobs/{domain}/{job_id}/link", operation_id = "link_job", tag = "operator",
+    responses(
+        (status = 200, body = JobLink, description = "The link"),
+        (status = 404, description = "`not-found`: this server signs no links (`--sse-secret`)"),
+    ),
+)]
+pub(crate) async fn link(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
+    audited(app.clone(), "link", request, |request, trail| async move {
+        request.expect_no_query()?;
+        request.json_fields()?.finish()?;
+        let reveal = request.reveal(&app, Some("true"))?;
+        let (domain, job_id) = (request.segment(1), request.segment(2));
+        // The key of a job that cannot exist is refused before anything is audited.
+        Key::job(&request.tenant, domain, job_id)?;
+        let Some(secret) = &app.settings.sse_secret else {
+            let text = "this server signs no links; start it with `--sse-secret`";
+            return Err(Problem::new(ProblemKind::NotFound, text));
+        };
+        let subject =
+            AuditSubject { key: Some(job_id.to_owned()), ..AuditSubject::new("job-link") };
+        trail.begin_reveal(reveal, subject).await?;
+        let expires = now() / 1000 + LINK_SECONDS;
+        let (jobs, tenant) =
+            (vec![(domain.to_owned(), job_id.to_owned())], request.tenant.as_str());
+        let link = SignedLink { tenant: tenant.to_owned(), jobs, expires, id: LinkId::default() };
+        let part = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let (domain, job_id, access) = (part(domain), part(job_id), link.sign(secret));
+        let url = format!("/v1/jobs/{domain}/{job_id}/events?access={access}");
+        Ok(json_response(StatusCode::OK, &JobLink { url, expires_at: expires * 1000 }))
     })
     .await
 }

@@ -21,7 +21,8 @@ pub(crate) struct LineSummary {
     pub(crate) gateways: Vec<ListedGateway>,
     /// Their queues.
     pub(crate) queues: Vec<ListedQueue>,
-    /// How many locks the tenant holds, those of users included; null on Redis.
+    /// How many locks the tenant holds, those of users included; on Redis counted in the background, and null
+    /// before that.
     #[schema(required)]
     pub(crate) locks: Option<u64>,
 }
@@ -82,7 +83,10 @@ pub(crate) async fn show(State(app): State<AppState>, request: ApiRequest) -> Ap
                     queues.push(ListedQueue { queue, depth });
                 }
             }
-            let locks = app.store.count_open(Some(tenant), KeyKind::Lock).await?;
+            let locks = match app.store.count_open(Some(tenant), KeyKind::Lock).await? {
+                Some(locks) => Some(locks),
+                None => app.claim_counter.read(&app, tenant).await.found.map(|found| found.locks),
+            };
             Ok::<_, hapax::StoreError>((entries, nodes, queues, locks))
         };
         let (entries, nodes, queues, locks) = app.call_store(reading).await?;

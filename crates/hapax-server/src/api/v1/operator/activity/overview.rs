@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hapax::activity::{
-    ActivityEntry, ActivityMinute, EdgeActivity, LatencyHistogram, NodeReport, StreamCounts,
-    by_minute,
-};
+use hapax::activity::{EdgeActivity, LatencyHistogram, NodeReport, by_minute};
 use hapax::worker::paused;
 use hapax::{Finding, KeyKind, Severity, StoreResult, Tenant};
 use tokio::time::Instant;
 
 use super::{HOUR, MINUTE, activity_since, now, reader};
 use crate::api::v1::audit::audited;
+use crate::api::v1::operator::claim_counter::ClaimCount;
 use crate::api::v1::prelude::*;
 
 /// The state of the installation.
@@ -27,6 +25,8 @@ pub(crate) struct Overview {
     pub(crate) nodes: Vec<ListedNode>,
     /// What needs a person, most urgent first.
     pub(crate) attention: Vec<Attention>,
+    /// Whether unknown outcomes are being counted in the background (Redis): ask again in some seconds.
+    pub(crate) counting: bool,
 }
 
 /// One minute of activity.
@@ -34,8 +34,8 @@ pub(crate) struct Overview {
 pub(crate) struct OverviewMinute {
     /// When it began, in milliseconds since 1970.
     pub(crate) at: u64,
-    /// The activity of each kind of node: `api`, `proxy`, `relay`, `line`, `layer`; `sse` are event streams that ended, with those
-    /// whose client did not read as errors.
+    /// The activity of each kind of node: `api`, `proxy`, `relay`, `line`, `layer`; `sse` are requests for event streams, whose
+    /// latency ends when the first events are ready to be sent.
     pub(crate) edges: BTreeMap<String, EdgeMinute>,
 }
 
@@ -187,11 +187,18 @@ impl ListedNode {
 /// Something that needs a person.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub(crate) struct Attention {
-    /// `store`, `unknown` (not on Redis, which does not count them), `dead`, `paused`, `target_away` or `finding`.
+    /// `store`, `unknown`, `dead`, `paused`, `target_away` or `finding`.
     pub(crate) what: String,
     /// How many there are, if they are counted.
     #[schema(required)]
     pub(crate) count: Option<u64>,
+    /// Whether there may be more than that: not all keys were examined (Redis).
+    #[serde(default)]
+    pub(crate) more: bool,
+    /// When they were counted, in milliseconds since 1970; null if that was just now.
+    #[serde(default)]
+    #[schema(required)]
+    pub(crate) as_of: Option<u64>,
     /// The queue, if it is about one.
     #[schema(required)]
     pub(crate) queue: Option<String>,
@@ -201,7 +208,8 @@ pub(crate) struct Attention {
 
 impl Attention {
     fn new(what: &str, text: impl Into<String>) -> Self {
-        Self { what: what.to_owned(), count: None, queue: None, text: text.into() }
+        let (what, text) = (what.to_owned(), text.into());
+        Self { what, count: None, more: false, as_of: None, queue: None, text }
     }
 
     fn count(mut self, count: u64) -> Self {
@@ -262,34 +270,18 @@ pub(crate) async fn overview(State(app): State<AppState>, request: ApiRequest) -
             let attention = attention(&app, &request.tenant, &store, &nodes).await?;
             Ok::<_, hapax::StoreError>((entries, nodes, attention))
         };
-        let (entries, nodes, attention) = app.call_store(reading).await?;
+        let (entries, nodes, (attention, counting)) = app.call_store(reading).await?;
         let edges = |edges: &BTreeMap<String, EdgeActivity>| {
             edges.iter().map(|(name, edge)| (name.clone(), EdgeMinute::new(edge))).collect()
         };
-        let mut minutes = by_minute(&entries);
-        add_streams(&mut minutes, &entries);
-        let minutes = minutes
+        let minutes = by_minute(&entries)
             .iter()
             .map(|minute| OverviewMinute { at: minute.at, edges: edges(&minute.edges) })
             .collect();
         let nodes = nodes.iter().map(|node| ListedNode::new(node, now)).collect();
-        Ok(json_response(StatusCode::OK, &Overview { minutes, store, nodes, attention }))
+        Ok(json_response(StatusCode::OK, &Overview { minutes, store, nodes, attention, counting }))
     })
     .await
-}
-
-/// Adds event streams as an edge of their own: those that ended, and as errors those whose client did not read.
-fn add_streams(minutes: &mut [ActivityMinute], entries: &[ActivityEntry]) {
-    for ActivityEntry { at, streams, .. } in entries {
-        let StreamCounts { complete, client, slow, expired, shutdown, .. } = streams;
-        let ended = complete + client + slow + expired + shutdown;
-        let minute = minutes.iter_mut().find(|minute| minute.at == at / MINUTE * MINUTE);
-        if let Some(minute) = minute.filter(|_| ended > 0) {
-            let counts = &mut minute.edges.entry("sse".to_owned()).or_default().counts;
-            counts.requests += ended;
-            counts.errors += slow;
-        }
-    }
 }
 
 /// Looks at the store; never an error, because that is what the page is to show.
@@ -313,14 +305,11 @@ async fn attention(
     tenant: &Tenant,
     store: &StoreHealth,
     nodes: &[NodeReport],
-) -> StoreResult<Vec<Attention>> {
+) -> StoreResult<(Vec<Attention>, bool)> {
     let mut found = Vec::new();
     found.extend(store.reason.as_deref().map(|reason| Attention::new("store", reason)));
-    let open = app.store.count_open(Some(tenant), KeyKind::Command).await?;
-    if let Some(unknown) = open.map(|open| open.unknown).filter(|unknown| *unknown > 0) {
-        let text = "commands whose outcome is unknown: settle or release them";
-        found.push(Attention::new("unknown", text).count(unknown));
-    }
+    let (unknown, counting) = unknown_outcomes(app, tenant).await?;
+    found.extend(unknown);
     for queue in app.store.queues().await? {
         let name = queue.as_str();
         let dead = app.store.depth(&queue, Some(tenant)).await?.dead;
@@ -346,5 +335,31 @@ async fn attention(
     }
     let finding = |finding: &StoreFinding| Attention::new("finding", finding.text.clone());
     found.extend(store.findings.iter().map(finding));
-    Ok(found)
+    Ok((found, counting))
+}
+
+/// Commands whose outcome is unknown, if there are any, and whether they are being counted in the background.
+async fn unknown_outcomes(
+    app: &AppState,
+    tenant: &Tenant,
+) -> StoreResult<(Option<Attention>, bool)> {
+    let text = "commands whose outcome is unknown: settle or release them";
+    if let Some(open) = app.store.count_open(Some(tenant), KeyKind::Command).await? {
+        let unknown = Attention::new("unknown", text).count(open.unknown);
+        return Ok(((open.unknown > 0).then_some(unknown), false));
+    }
+    let ClaimCount { found, is_counting } = app.claim_counter.read(app, tenant).await;
+    let unknown = match found {
+        Some(found) if found.commands.unknown > 0 => Some(Attention {
+            more: found.is_partial,
+            as_of: Some(found.as_of),
+            ..Attention::new("unknown", text).count(found.commands.unknown)
+        }),
+        None if !is_counting => {
+            let text = "commands whose outcome is unknown could not be counted: list them";
+            Some(Attention::new("unknown", text))
+        }
+        _ => None,
+    };
+    Ok((unknown, is_counting))
 }

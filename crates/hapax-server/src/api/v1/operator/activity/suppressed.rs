@@ -3,7 +3,7 @@
 use hapax::activity::{LiveCursor, LivePage, SuppressedDuplicate, SuppressionKind, keys};
 
 use super::reader;
-use crate::api::sse::{FrameNames, follow_keys};
+use crate::api::sse::{FrameForm, follow_keys};
 use crate::api::v1::audit::audited;
 use crate::api::v1::operator::cursor::{invalid_cursor, unwrap_cursor, wrap_cursor};
 use crate::api::v1::prelude::*;
@@ -133,11 +133,11 @@ fn parse_kind(text: &str) -> Result<SuppressionKind, Problem> {
     params(
         ("Last-Event-ID" = Option<String>, Header, description = "Where to resume; browsers send it on their own"),
     ),
-    responses((status = 200, body = String, content_type = "text/event-stream", description = "Frames without a name, from now on: the activity of one node in the last seconds; `event: gap` if some were missed")),
+    responses((status = 200, body = String, content_type = "text/event-stream", description = "Frames without a name, from now on: the activity of one node in the last seconds; one with `from` and `to` alone if some were missed")),
 )]
 pub(crate) async fn follow(State(app): State<AppState>, request: ApiRequest) -> ApiResult {
     request.expect_no_query()?;
     let tenant = request.tenant.without_scope();
     let end = app.call_store(reader(&app).live_end(&tenant)).await?;
-    follow_keys(&app, &request, &keys::live_jobs(&tenant), end, FrameNames::LeftOut).await
+    follow_keys(&app, &request, &keys::live_jobs(&tenant), end, FrameForm::Unnamed).await
 }
