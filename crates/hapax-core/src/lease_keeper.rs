@@ -2,7 +2,8 @@
 //! entry in a map and no task.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use tokio::runtime::{self, Handle};
@@ -28,9 +29,32 @@ struct KeptLeases {
     /// The renewal tasks of older ones, by their number.
     renewed: HashMap<u64, JoinHandle<()>>,
     last_number: u64,
-    /// The task that starts renewals when they are due, and its runtime. It ends when no lease is young.
-    timer: Option<(runtime::Id, JoinHandle<()>)>,
+    timer: Option<RenewalTimer>,
+    waker: Option<WorkerWaker>,
 }
+
+/// The task that starts renewals when they are due. It ends when it wakes up and no lease is young.
+struct RenewalTimer {
+    runtime: runtime::Id,
+    task: JoinHandle<()>,
+    /// When it wakes up by itself, which may be for a lease that has ended since.
+    wakes_at: Instant,
+}
+
+/// The thread that wakes an idle worker of the runtime now and then, as long as there are leases.
+///
+/// One worker of tokio waits for timers and sockets. When it gets a request whose handler blocks its thread, no other worker
+/// waits in its place until one of them is woken: without this thread no timer of the process would fire, and no lease
+/// would be renewed, although other workers are idle.
+struct WorkerWaker {
+    runtime: runtime::Id,
+    thread: Thread,
+    /// The shortest lease that was kept since it started; several wake-ups fit into what is left of it when it is due.
+    shortest: Duration,
+}
+
+/// The pauses between two wake-ups are within these.
+const WAKER_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1)];
 
 struct LeaseToRenew {
     store: Arc<dyn Claims>,
@@ -70,26 +94,53 @@ impl LeaseKeeper {
         let (mut leases, runtime) = (self.lock(), Handle::current());
         leases.last_number += 1;
         let number = leases.last_number;
-        let timer = leases.timer.as_ref().filter(|(_, task)| !task.is_finished());
-        match timer.map(|(id, _)| *id) {
+        match leases.timer.as_mut().filter(|timer| !timer.task.is_finished()) {
             // The timer's runtime may stand still while this one runs.
-            Some(id) if id != runtime.id() => {
+            Some(timer) if timer.runtime != runtime.id() => {
                 leases.renewed.insert(number, runtime.spawn(kept.renew()));
             }
-            timer => {
-                let is_first =
-                    leases.young.first_key_value().is_none_or(|(first, _)| due < first.0);
-                leases.young.insert((due, number), kept);
-                if timer.is_none() {
-                    let task = runtime.spawn(self.clone().start_due_renewals());
-                    leases.timer = Some((runtime.id(), task));
-                } else if is_first {
+            Some(timer) => {
+                if due < timer.wakes_at {
+                    timer.wakes_at = due;
                     self.earlier.notify_one();
+                    hand_to_another_worker(&runtime);
+                }
+                leases.young.insert((due, number), kept);
+            }
+            None => {
+                leases.young.insert((due, number), kept);
+                let task = runtime.spawn(self.clone().start_due_renewals());
+                hand_to_another_worker(&runtime);
+                leases.timer = Some(RenewalTimer { runtime: runtime.id(), task, wakes_at: due });
+            }
+        }
+        self.start_waker(&mut leases, &runtime, lease);
+        drop(leases);
+        KeptLease { keeper: self.clone(), due, number }
+    }
+
+    fn start_waker(self: &Arc<Self>, leases: &mut KeptLeases, runtime: &Handle, lease: Duration) {
+        match &mut leases.waker {
+            Some(waker) if waker.runtime == runtime.id() => {
+                if lease < waker.shortest {
+                    waker.shortest = lease;
+                    waker.thread.unpark();
+                }
+            }
+            // The thread of another runtime ends by itself.
+            _ => {
+                let (keeper, runtime) = (Arc::downgrade(self), runtime.clone());
+                let id = runtime.id();
+                let thread = thread::Builder::new().name("hapax-leases".to_owned());
+                match thread.spawn(move || wake_workers(&keeper, &runtime)) {
+                    Ok(thread) => {
+                        let thread = thread.thread().clone();
+                        leases.waker = Some(WorkerWaker { runtime: id, thread, shortest: lease });
+                    }
+                    Err(error) => tracing::warn!(%error, "no thread that keeps timers going"),
                 }
             }
         }
-        drop(leases);
-        KeptLease { keeper: self.clone(), due, number }
     }
 
     async fn start_due_renewals(self: Arc<Self>) {
@@ -103,11 +154,13 @@ impl LeaseKeeper {
                     let ((_, number), kept) = first.remove_entry();
                     leases.renewed.insert(number, tokio::spawn(kept.renew()));
                 }
-                match leases.young.first_key_value() {
-                    Some(((due, _), _)) => *due,
+                let next = leases.young.first_key_value().map(|((due, _), _)| *due);
+                match (next, &mut leases.timer) {
+                    (Some(due), Some(timer)) => timer.wakes_at = due,
                     // Under the lock, so that a lease that is added now starts another timer.
-                    None => return leases.timer = None,
+                    _ => return leases.timer = None,
                 }
+                next.unwrap_or(now)
             };
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
@@ -132,8 +185,42 @@ impl Drop for KeptLease {
     }
 }
 
+/// The thread of a [`WorkerWaker`]; it ends when no lease is left.
+fn wake_workers(keeper: &Weak<LeaseKeeper>, runtime: &Handle) {
+    let mut last: Option<JoinHandle<()>> = None;
+    loop {
+        let Some(keeper) = keeper.upgrade() else { return };
+        let mut leases = keeper.lock();
+        let Some(waker) = leases.waker.as_ref().filter(|waker| waker.runtime == runtime.id())
+        else {
+            return;
+        };
+        let pause = (waker.shortest / 8).clamp(WAKER_PAUSES[0], WAKER_PAUSES[1]);
+        if leases.young.is_empty() && leases.renewed.is_empty() {
+            return leases.waker = None;
+        }
+        drop(leases);
+        drop(keeper);
+        // A runtime that nobody drives collects one of these tasks, not many.
+        if last.as_ref().is_none_or(JoinHandle::is_finished) {
+            last = Some(runtime.spawn(async {}));
+        }
+        thread::park_timeout(pause);
+    }
+}
+
+/// Makes sure that the task that was spawned or woken last can be run by another worker.
+///
+/// tokio keeps it for the worker that woke it (its LIFO slot), where it waits for the end of the running poll. That
+/// poll may be a handler that blocks its thread for longer than the lease. A second task takes that place.
+fn hand_to_another_worker(runtime: &Handle) {
+    runtime.spawn(async {});
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
     use crate::claims::ClaimState;
     use crate::memory::MemoryStore;
@@ -207,6 +294,57 @@ mod tests {
         tokio::time::sleep(20 * SECOND).await;
         assert!(fixture.is_pending("short").await);
         assert!(fixture.is_pending("long").await);
+    }
+
+    /// Keeps a lease in a task that then blocks its worker. Returns when a renewal has begun.
+    async fn renew_beside_a_blocked_worker(fixture: Arc<Fixture>) {
+        let (unblock, blocked) = mpsc::channel::<()>();
+        let claiming = fixture.clone();
+        let task = tokio::spawn(async move {
+            let _kept = claiming.claim("blocked", SECOND / 10).await;
+            let _ = blocked.recv();
+        });
+        let bound = std::time::Instant::now() + 60 * SECOND;
+        while fixture.tasks().0 == 0 {
+            assert!(std::time::Instant::now() < bound, "nothing renews the lease");
+            tokio::time::sleep(SECOND / 100).await;
+        }
+        drop(unblock);
+        task.await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn handler_that_blocks_its_thread_keeps_its_lease() {
+        renew_beside_a_blocked_worker(Arc::new(Fixture::new())).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn handler_that_blocks_its_thread_keeps_a_shorter_lease() {
+        let fixture = Arc::new(Fixture::new());
+        let _long = fixture.claim("long", 3000 * SECOND).await;
+        renew_beside_a_blocked_worker(fixture).await;
+    }
+
+    #[test]
+    fn worker_that_blocks_instead_of_waiting_for_timers_stops_no_renewal() {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+        let fixture = runtime.block_on(async { Arc::new(Fixture::new()) });
+        let claiming = fixture.clone();
+        let claiming = runtime.spawn(async move { claiming.claim("kept", SECOND).await });
+        let (unblock, blocked) = mpsc::channel::<()>();
+        // The worker that waits for timers runs this when the time has passed, and blocks.
+        runtime.spawn(async move {
+            tokio::time::sleep(SECOND / 20).await;
+            let _ = blocked.recv();
+        });
+        let bound = std::time::Instant::now() + 60 * SECOND;
+        while fixture.tasks().0 == 0 {
+            assert!(std::time::Instant::now() < bound, "nothing renews the lease");
+            thread::sleep(SECOND / 100);
+        }
+        drop(unblock);
+        drop(runtime.block_on(claiming));
     }
 
     #[test]

@@ -14,11 +14,13 @@ use tokio::sync::oneshot::error::TryRecvError;
 pub(crate) struct AttachedRun {
     /// `None` once it has ended.
     run: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Where it goes on: the value may be dropped by a thread that has no runtime.
+    runtime: Handle,
 }
 
 impl AttachedRun {
     pub(crate) fn new(run: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { run: Some(Box::pin(run)) }
+        Self { run: Some(Box::pin(run)), runtime: Handle::current() }
     }
 
     /// Runs until the response is sent; an error if the run ended without one, because it panicked.
@@ -46,10 +48,8 @@ impl AttachedRun {
 
 impl Drop for AttachedRun {
     fn drop(&mut self) {
-        if let Some(run) = self.run.take()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(run);
+        if let Some(run) = self.run.take() {
+            self.runtime.spawn(run);
         }
     }
 }

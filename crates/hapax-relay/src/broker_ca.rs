@@ -20,16 +20,20 @@ pub(crate) struct BrokerCa {
 
 /// Takes the parameter `ca` out of a URL whose driver does not know it.
 pub(crate) fn take_ca(url: &str) -> Result<(String, Option<BrokerCa>), EndpointConfigError> {
-    let Some((start, query)) = url.split_once('?') else {
+    let (address, fragment) = match url.split_once('#') {
+        Some((address, fragment)) => (address, format!("#{fragment}")),
+        None => (url, String::new()),
+    };
+    let Some((start, query)) = address.split_once('?') else {
         return Ok((url.to_owned(), None));
     };
     let (own, others): (Vec<_>, Vec<_>) =
         form_urlencoded::parse(query.as_bytes()).into_owned().partition(|(name, _)| name == "ca");
     let rest = form_urlencoded::Serializer::new(String::new()).extend_pairs(others).finish();
-    let url = if rest.is_empty() { start.to_owned() } else { format!("{start}?{rest}") };
+    let rest = if rest.is_empty() { rest } else { format!("?{rest}") };
     match &own[..] {
-        [] => Ok((url, None)),
-        [(_, path)] => Ok((url, Some(read(path)?))),
+        [] => Ok((url.to_owned(), None)),
+        [(_, path)] => Ok((format!("{start}{rest}{fragment}"), Some(read(path)?))),
         _ => Err(EndpointConfigError::new("`ca` is named twice")),
     }
 }
@@ -75,7 +79,11 @@ mod tests {
         assert_eq!((url.as_str(), ca.unwrap().path), ("tls://a:1,b:2?x=1&y=%2F", path.clone()));
         let (url, _) = take_ca(&format!("amqps://h/%2f?ca={path}")).unwrap();
         assert_eq!(url, "amqps://h/%2f");
-        assert_eq!(take_ca("nats://a:1").unwrap(), ("nats://a:1".to_owned(), None));
+        let (url, _) = take_ca(&format!("rediss://h/?ca={path}#insecure")).unwrap();
+        assert_eq!(url, "rediss://h/#insecure");
+        for other in ["nats://a:1", "rediss://h/?protocol=resp3&x=a/b#insecure"] {
+            assert_eq!(take_ca(other).unwrap(), (other.to_owned(), None));
+        }
         assert!(take_ca(&format!("tls://a?ca={path}&ca={path}")).is_err());
         fs::write(&file, "no certificate").unwrap();
         for url in [&format!("tls://a?ca={path}"), "tls://a?ca=/no/such/file"] {

@@ -248,6 +248,23 @@ async fn handler_finishes_and_is_stored_after_disconnect() {
     assert_eq!((&again.body[..], again.is_replay(), runs.count()), (&b"1"[..], true, 1));
 }
 
+#[test]
+fn handler_finishes_if_its_future_is_dropped_outside_the_runtime() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (app, gate, runs) = gated_app(memory().0, IdempotencyConfig::new(), StatusCode::OK);
+    let mut request = Box::pin(app.clone().oneshot(post("k", "")));
+    runtime.block_on(async {
+        tokio::select! {
+            _ = &mut request => panic!("it waits at the gate"),
+            () = gate.reached() => {}
+        }
+    });
+    drop(request);
+    gate.release_one();
+    let again = runtime.block_on(send(&app, post("k", "")));
+    assert_eq!((&again.body[..], again.is_replay(), runs.count()), (&b"1"[..], true, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn disconnect_during_claim_frees_the_key() {
     let (store, _) = faulty();

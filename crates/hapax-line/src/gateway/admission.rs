@@ -84,10 +84,15 @@ pub(super) struct LockRequest {
     hold: LockConfig,
 }
 
-/// The number of the attempt. The lease also counts attempts that never reached the store; the command
-/// also counts those before an operator requeued the event.
+/// The number of the attempt. It follows the event's mark in the store, which counts every attempt and never goes back: a
+/// lease that was handed back because the bot was away is not counted in the row.
 pub(super) fn attempt_number(row: &LeasedItem, running: Option<&RunningCommand>) -> u32 {
-    running.map_or(row.attempt, |running| row.attempt.max(running.attempt()))
+    running.map_or(row.attempt, RunningCommand::attempt)
+}
+
+/// Whether an earlier attempt may have reached the bot, also one that the store never learned of.
+pub(super) fn was_tried_before(row: &LeasedItem, running: Option<&RunningCommand>) -> bool {
+    row.attempt > 1 || attempt_number(row, running) > 1
 }
 
 /// Begins events and takes their locks.
@@ -180,8 +185,7 @@ impl Admission {
             Some(Ok(guard)) => execute(running, Some(guard)),
             // A reply token that is too old cannot tell the user to wait: the event would be lost.
             Some(Err(LockError::Held { .. }))
-                if attempt_number(row, Some(&running)) > 1
-                    || Instant::now() >= event.reply_until =>
+                if was_tried_before(row, Some(&running)) || Instant::now() >= event.reply_until =>
             {
                 AdmissionDecision::WaitForLock(running, lock)
             }

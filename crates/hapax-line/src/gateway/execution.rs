@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::Instrument;
 
-use super::admission::{Admission, AdmissionDecision, Permit, attempt_number};
+use super::admission::{Admission, AdmissionDecision, Permit, attempt_number, was_tried_before};
 use super::{GatewayShared, ReceivedEvent, SharedTimeout};
 use crate::handler::FailureKind;
 use crate::{
@@ -70,8 +70,11 @@ impl Execution {
         store_timeout: Arc<SharedTimeout>,
     ) -> ItemOutcome {
         let attempt = attempt_number(row, permit.running.as_ref());
-        let context =
-            EventContext { fence: permit.fence(), ..self.context(event, attempt, store_timeout) };
+        let context = EventContext {
+            fence: permit.fence(),
+            may_be_tried_elsewhere: was_tried_before(row, permit.running.as_ref()),
+            ..self.context(event, attempt, store_timeout)
+        };
         let Permit { running, guard } = permit;
         // A guard without a lock was given where the store failed.
         let guard = guard.filter(LockGuard::is_protected);

@@ -3,7 +3,8 @@
 //! They come from a sequence, which a failover to an asynchronous standby, or a restore, sets back together with the rows.
 //! Another line of history (see `hapax_line`) is therefore noticed by the first connection to the new server, before
 //! anything is done over it, and the sequence goes on at the server's clock in microseconds: beyond whatever was lost,
-//! unless more than a million fences were drawn in a second.
+//! unless more than a million fences were drawn in a second. Where that clock is behind the sequence, because an earlier
+//! failover had moved it by another server's clock, it goes on a million further.
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -17,19 +18,37 @@ const LINES: &str =
 
 /// A role that may only draw fences draws many.
 const MOVE: &str = "SELECT CASE WHEN has_sequence_privilege('hapax_fence', 'UPDATE') \
-    THEN setval('hapax_fence', greatest(nextval('hapax_fence'), \
+    THEN setval('hapax_fence', greatest(nextval('hapax_fence') + 1000000, \
          floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) \
     ELSE (SELECT max(n) FROM (SELECT nextval('hapax_fence') AS n FROM generate_series(1, 100000)) drawn) END";
+
+/// A standby that is missing after the failover does not hold this up: it would have the same line. Another process that
+/// stands still while it moves the sequence holds it up for a while: sessions behind PgBouncer have no timeouts of their own.
+const SETTINGS: &str = "SET LOCAL synchronous_commit = local; SET LOCAL lock_timeout = '2s'; \
+    SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
 const REMEMBER: &str = "INSERT INTO hapax_meta (name, value) VALUES ('line', $1) \
     ON CONFLICT (name) DO UPDATE SET value = excluded.value";
 
+/// What the server was when its line was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerRole {
+    Primary,
+    /// It may be promoted while connections to it stay open.
+    Standby,
+}
+
 /// Moves the sequence of fences if the server has another line of history than the one that last drew fences.
-pub(super) async fn follow_line(client: &mut Client) -> Result<(), Error> {
+pub(super) async fn follow_line(client: &mut Client) -> Result<ServerRole, Error> {
     match move_sequence(client).await {
-        // Without tables, rights or the role of a primary nothing will be drawn, or a later statement says what is wrong.
-        Err(error) if error.code().is_some_and(draws_nothing) => Ok(()),
-        outcome => outcome,
+        Ok(()) => Ok(ServerRole::Primary),
+        Err(error) => match error.code() {
+            // A standby does not tell the place of its log's end.
+            Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => Ok(ServerRole::Standby),
+            // Without tables or rights nothing will be drawn, or a later statement says what is wrong.
+            Some(code) if draws_nothing(code) => Ok(ServerRole::Primary),
+            _ => Err(error),
+        },
     }
 }
 
@@ -40,8 +59,7 @@ async fn move_sequence(client: &mut Client) -> Result<(), Error> {
     }
     let tx =
         client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
-    // Not held up by a standby that is missing after the failover: it would have the same line.
-    tx.batch_execute("SET LOCAL synchronous_commit = local").await?;
+    tx.batch_execute(SETTINGS).await?;
     tx.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
     let row = tx.query_typed_one(LINES, &[]).await?;
     let (line, known): (&str, Option<&str>) = (row.try_get("line")?, row.try_get("known")?);
@@ -60,7 +78,8 @@ fn draws_nothing(code: &SqlState) -> bool {
         SqlState::UNDEFINED_TABLE,
         SqlState::INVALID_SCHEMA_NAME,
         SqlState::INSUFFICIENT_PRIVILEGE,
-        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+        // Servers that only speak PostgreSQL's protocol may have no log to tell the place of.
+        SqlState::FEATURE_NOT_SUPPORTED,
     ]
     .contains(code)
 }

@@ -9,9 +9,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod,
-};
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
 use hapax_core::{OpenMode, StoreError, StoreResult};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -19,6 +17,7 @@ use tokio::time::timeout;
 use crate::PostgresConfig;
 use crate::error::SqlResult;
 use crate::migrate;
+use line::ServerRole;
 use session::{Params, SqlRow, SqlSession, typed};
 use url::ConnectTarget;
 
@@ -37,13 +36,7 @@ impl ConnectionPool {
         let target = url::connect_target(config)?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(target.driver.clone(), target.tls.clone(), recycling);
-        let mut pool = Pool::builder(manager).max_size(config.max_connections);
-        if config.mode != OpenMode::ReadOnly {
-            pool = pool.post_create(Hook::async_fn(|client, _| {
-                Box::pin(async { line::follow_line(client).await.map_err(HookError::Backend) })
-            }));
-        }
-        let pool = pool.build();
+        let pool = Pool::builder(manager).max_size(config.max_connections).build();
         Ok(Self {
             pool: pool.map_err(StoreError::internal)?,
             target,
@@ -88,18 +81,22 @@ impl ConnectionPool {
 
     /// A connection to a server whose tables were not looked at.
     pub(crate) async fn checkout(&self) -> SqlResult<PooledConnection> {
-        match self.pool.get().await {
-            Ok(object) => Ok(PooledConnection {
-                object: Some(object),
-                prepares: !self.target.transaction_pooler,
-                in_statement: false,
-                close_on_drop: false,
-            }),
-            Err(
-                PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)),
-            ) => Err(error.into()),
-            Err(other) => Err(StoreError::unavailable(other).into()),
+        let object = match self.pool.get().await {
+            Ok(object) => object,
+            Err(PoolError::Backend(error)) => return Err(error.into()),
+            Err(other) => return Err(StoreError::unavailable(other).into()),
+        };
+        let is_new = Object::metrics(&object).recycled.is_none();
+        let mut connection = PooledConnection {
+            object: Some(object),
+            prepares: !self.target.transaction_pooler,
+            in_statement: false,
+            close_on_drop: false,
+        };
+        if is_new && self.mode != OpenMode::ReadOnly {
+            connection.follow_line().await?;
         }
+        Ok(connection)
     }
 
     /// Runs once per process; after a failure the next call tries again.
@@ -115,12 +112,14 @@ impl ConnectionPool {
                 OpenMode::Migrate => {
                     let schema = self.target.schema.as_deref();
                     migrate::apply(object, schema, Some(self.partitions)).await?;
-                    line::follow_line(object).await?;
                 }
                 OpenMode::Existing | OpenMode::ReadOnly => migrate::require_current(object).await?,
             }
         }
         connection.in_statement = false;
+        if self.mode == OpenMode::Migrate {
+            connection.follow_line().await?;
+        }
         self.migrated.store(true, Ordering::Release);
         Ok(())
     }
@@ -145,6 +144,16 @@ impl PooledConnection {
     /// Closes the connection after use instead of returning it to the pool.
     pub(crate) fn close_on_drop(&mut self) {
         self.close_on_drop = true;
+    }
+
+    /// Before anything is drawn over this connection, the sequence of fences follows the server's line of history.
+    async fn follow_line(&mut self) -> SqlResult<()> {
+        let Some(client) = &mut self.object else { return Ok(()) };
+        self.in_statement = true;
+        // A promotion does not close the connections of a standby, and begins another line.
+        self.close_on_drop |= line::follow_line(client).await? == ServerRole::Standby;
+        self.in_statement = false;
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hapax_core::{Claimed, Claims, Expect, GiveBack, Put, Records};
+use hapax_core::{Claimed, Claims, Expect, GiveBack, OpenMode, Put, Records};
 use hapax_postgres::{PostgresConfig, PostgresStore};
 use hapax_testkit::{PostgresStandby, wait_for};
 
@@ -36,6 +36,10 @@ async fn failover_that_lost_grants_goes_on_with_greater_fences() {
             servers.standby().psql("SELECT count(*) FROM pg_class WHERE relname = 'hapax_claims'");
         (count == "1").then_some(())
     });
+    // The address leads to the standby, which becomes a primary while the connection stays open.
+    let config = PostgresConfig::new(servers.standby().url()).timeout(PATIENT);
+    let early = PostgresStore::open(config.mode(OpenMode::Existing)).unwrap();
+    early.look(&key("first")).await.unwrap();
     servers.standby().stop();
     servers.primary().psql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication");
     wait_for("nothing is sent to the standby any more", PATIENT, || {
@@ -52,6 +56,8 @@ async fn failover_that_lost_grants_goes_on_with_greater_fences() {
     servers.standby().cont();
     servers.promote_standby();
 
+    let first = granted(&early, &key("c"), &ask()).await;
+    assert!(first.fence > last.fence, "{:?} after {:?}", first.fence, last.fence);
     let again = repeated(async || store.claim(&key("a"), &ask()).await).await;
     let Claimed::Granted { ticket, .. } = again else { panic!("{again:?}: the grant was lost") };
     assert!(ticket.fence > last.fence, "{:?} after {:?}", ticket.fence, last.fence);

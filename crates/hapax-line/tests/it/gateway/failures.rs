@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use hapax_conformance::{Fault, StorePart};
-use hapax_core::queue::DeadQuery;
+use hapax_core::queue::{DeadQuery, LeaseRequest};
 use hapax_core::worker::TargetHealth;
 use hapax_core::{OnUnknown, Queue};
 use hapax_line::simulator::events;
@@ -158,6 +158,27 @@ async fn fault_08_one_event_tries_while_the_bot_takes_nothing() {
     }
     setup.settled(0).await;
     assert_eq!(*health.borrow(), TargetHealth::Up);
+}
+
+#[tokio::test]
+async fn attempt_grows_although_a_bot_that_is_away_uses_up_none() {
+    let mut setup = Setup::new().await;
+    setup.idle().tap(&[events::follow(USER)]).await;
+    // Gateways that died with the event, before they gave it to the bot.
+    let lease = Duration::from_secs(1);
+    for attempt in 1..=2 {
+        let leased = setup.store.lease(&setup.queue(), &LeaseRequest::new(1, lease)).await.unwrap();
+        assert_eq!((leased.len(), leased[0].attempt), (1, attempt));
+        setup.clock.advance(2 * lease);
+    }
+    let _line = setup.start();
+    for attempt in 1..=4 {
+        let event = setup.next_later().await;
+        assert_eq!(event.attempt, attempt);
+        event.fails(EventHandlerError::away("gone"));
+    }
+    setup.next_later().await.done();
+    setup.settled(0).await;
 }
 
 #[tokio::test]
