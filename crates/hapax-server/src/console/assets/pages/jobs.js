@@ -128,7 +128,11 @@ function showJob(context, { domain, jobId }) {
     opened.addEventListener('error', () => {
       if (opened.readyState !== EventSource.CLOSED || opened !== source) return;
       source = null;
-      if (!page.isRevealed()) read(false, '', events.at(-1)?.offset ?? null).catch(() => null);
+      // Not at once: a server that has no room for another stream closes this one, too.
+      setTimeout(() => {
+        if (source || signal.aborted || page.isRevealed()) return;
+        read(false, '', events.at(-1)?.offset ?? null).catch(() => null);
+      }, 5000);
     });
   }
   function take(event) {
