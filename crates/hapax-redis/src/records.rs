@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::{Deleted, Expect, Key, Put, Record, Records, StoreResult, Token, Version};
+use hapax_core::{
+    Deleted, Expect, Key, Put, Record, Records, StoreError, StoreResult, Token, Version,
+};
 
 use crate::client::{ScriptCall, ScriptReply, unexpected_reply};
 use crate::script::{DELETE, GET, PUT, Script, script_millis};
@@ -38,13 +40,14 @@ impl Records for RedisStore {
             ttl.as_bytes(),
             version.as_str().as_bytes(),
         ];
-        let answer = self.run_marked(&PUT, key, &version, &args).await?.read::<Option<String>>()?;
-        match answer.as_deref().map(|answer| answer.split_at_checked(1)) {
+        let mut reply = self.run_marked(&PUT, key, &version, &args).await?;
+        let first_error = reply.first_error.take();
+        match reply.read::<Option<String>>()?.as_deref().map(|answer| answer.split_at_checked(1)) {
             Some(Some((created, version))) => {
                 Ok(Put::Stored { version: Version::new(version), created: created == "1" })
             }
             Some(None) => Err(unexpected_reply()),
-            None => Ok(Put::Conflict),
+            None => refused(first_error, Put::Conflict),
         }
     }
 
@@ -52,11 +55,12 @@ impl Records for RedisStore {
         let (expectation, expected) = script_args(expect);
         let args: [&[u8]; 3] =
             [self.verbatim_flag(key), expectation.as_bytes(), expected.as_bytes()];
-        let reply = self.run_marked(&DELETE, key, &Token::random(), &args).await?;
+        let mut reply = self.run_marked(&DELETE, key, &Token::random(), &args).await?;
+        let first_error = reply.first_error.take();
         match reply.read::<String>()?.as_str() {
             "done" => Ok(Deleted::Done),
-            "missing" => Ok(Deleted::Missing),
-            "conflict" => Ok(Deleted::Conflict),
+            "missing" => refused(first_error, Deleted::Missing),
+            "conflict" => refused(first_error, Deleted::Conflict),
             _ => Err(unexpected_reply()),
         }
     }
@@ -79,6 +83,12 @@ impl RedisStore {
         let call = ScriptCall { repeatable, ..ScriptCall::new(script, &keys, args) };
         self.client.call(call).await
     }
+}
+
+/// The refusal of a call, unless its first attempt had no answer. That attempt may have been executed by a master that a replica
+/// without the call's marker has replaced since, and that may come back: nobody knows then.
+fn refused<T>(first_error: Option<StoreError>, answer: T) -> StoreResult<T> {
+    first_error.map_or(Ok(answer), Err)
 }
 
 fn script_args(expect: &Expect) -> (&'static str, &str) {

@@ -48,6 +48,7 @@ fn read(path: &str) -> Result<BrokerCa, EndpointConfigError> {
 }
 
 /// The error of a `ca` that would be ignored.
+#[cfg(any(feature = "amqp", feature = "redis"))]
 pub(crate) fn ca_without_tls(schemes: &str) -> EndpointConfigError {
     EndpointConfigError::new(format!("`ca` without TLS (use {schemes})"))
 }

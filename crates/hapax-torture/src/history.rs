@@ -93,6 +93,8 @@ pub enum SeenFrame {
     Event(String, u64, LogPosition),
     /// Events were lost, and the stream says so.
     Gap,
+    /// The connection ended right behind a gap, which has no id: the follower comes back with the cursor that it had before.
+    CutBehindGap,
     /// The state after a gap.
     Snapshot(LogPosition),
     /// The stream ended after the last event.

@@ -237,6 +237,21 @@ async fn delete_with_a_lost_reply_is_done_once() {
     assert_eq!(store.get(&record("r")).await.unwrap(), None);
 }
 
+/// The first attempt may have been executed by a master that a replica without its marker has replaced.
+#[tokio::test]
+async fn record_refusal_after_a_lost_reply_is_an_error() {
+    let (_redis, store, wire) = lossy().await;
+    let _ = store.put(&record("r"), "old".into(), &Expect::Any, None).await.unwrap();
+    wire.drop_next_answer_to(b"the value");
+    let put = store.put(&record("r"), "the value".into(), &Expect::Absent, None).await;
+    assert!(matches!(put, Err(StoreError::Unavailable { .. })), "{put:?}");
+    wire.drop_next_answer_to(b"record::missing");
+    let deleted = store.delete(&record("missing"), &Expect::Any).await;
+    assert!(matches!(deleted, Err(StoreError::Unavailable { .. })), "{deleted:?}");
+    assert_eq!(wire.dropped_answers(), 2);
+    assert_eq!(store.get(&record("r")).await.unwrap().unwrap().value, "old");
+}
+
 /// The version of a verbatim record is a digest of its bytes, so that the old bytes have the old version again.
 #[tokio::test]
 async fn fault_01_repeated_verbatim_put_keeps_a_later_write() {

@@ -93,6 +93,7 @@ fn check_sequence(
     let (loses, may_gap) = (findings.store.loses_at_failover(), findings.store.has_failover());
     // After a gap the log goes on behind its snapshot, or anew where the job is gone.
     let (mut last, mut after_gap): (Option<LogPosition>, bool) = (None, false);
+    let mut before_gap = None;
     let mut seen: HashSet<EventName<'_>> = HashSet::new();
     let mut ended = false;
     for (entry, frame) in frames {
@@ -134,6 +135,7 @@ fn check_sequence(
                 last = None;
             }
             SeenFrame::Gap => {
+                before_gap = last;
                 (last, after_gap) = (None, true);
                 if loses {
                     // What was lost may have been published again.
@@ -147,6 +149,8 @@ fn check_sequence(
                 }
                 last = Some(*at);
             }
+            // A node that still reads from a demoted master goes on there.
+            SeenFrame::CutBehindGap => (last, after_gap) = (before_gap, false),
             SeenFrame::Start => {}
             SeenFrame::End => ended = true,
         }
@@ -183,6 +187,7 @@ fn check_completeness<'a>(
                 // Whatever comes next counts, even if nothing was seen before.
                 continued.push(LogPosition { epoch: 0, offset: 0 });
             }
+            SeenFrame::CutBehindGap => after_gap = false,
             _ => {}
         }
     }

@@ -115,12 +115,16 @@ async fn follow(mut client: TortureClient, job: String) {
             saw(&client, SeenFrame::End);
             return;
         }
-        let mut frames = 0;
+        let (mut frames, mut is_behind_gap) = (0, false);
         while frames < most {
             let Some((id, frame)) = stream.next_frame().await else { break };
             cursor = id.or(cursor);
             frames += 1;
+            is_behind_gap = frame == SeenFrame::Gap;
             saw(&client, frame);
+        }
+        if is_behind_gap {
+            saw(&client, SeenFrame::CutBehindGap);
         }
     }
 }

@@ -156,7 +156,9 @@ impl Model for EventModel {
             }
             return moment.random.one_in(3).then(|| self.publish(moment));
         }
-        let frame = self.frame(client)?;
+        // Some leave between the gap and its snapshot, and are told again when they come back.
+        let is_cut = moment.random.one_in(4) && self.told.remove(&client).is_some();
+        let frame = if is_cut { SeenFrame::CutBehindGap } else { self.frame(client)? };
         Some(Observation::Followed { job: "j".to_owned(), frame })
     }
 
