@@ -4,6 +4,7 @@ mod access;
 mod deciding;
 mod line;
 mod lookup;
+mod many_rows;
 mod pictures;
 mod scene;
 mod watching;
