@@ -92,6 +92,37 @@ async fn console_suppressed_shows_duplicates_as_they_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn console_suppressed_shows_each_kind() {
+    let scene = Scene::start().await;
+    scene.run_twice("pay", "replayed", "paid");
+    let path = "/v1/commands/pay/slow";
+    let begun = scene.post(path, &json!({ "fingerprint": "a" })).token();
+    scene.post(path, &json!({ "fingerprint": "a" })).is(409, "in-progress");
+    let waiting = json!({ "fingerprint": "a", "wait_ms": 60_000 });
+    let waiting = scene.server.post(path).bearer("ana").json(waiting).begin();
+    let metrics = || scene.server.get("/metrics").bearer("ana").send().text();
+    eventually("it waits", || metrics().contains("hapax_http_in_flight 2\n"));
+    let end = json!({ "token": begun, "status": 201, "body": "paid" });
+    assert_eq!(scene.server.put(path).bearer("ana").json(end).status(), 200);
+    assert_eq!(waiting.answer().status, 200);
+    let event = |seq: u64, last: bool| {
+        let event = json!({ "domain": "scan", "job_id": "j", "stage": "s", "seq": seq, "data": {}, "final": last });
+        scene.post("/v1/events", &event).status
+    };
+    assert_eq!((event(1, true), event(2, false)), (201, 409));
+    let kinds = || {
+        let items = scene.get("/v1/operator/suppressed")["items"].clone();
+        let kinds = items.as_array().unwrap().iter().map(|item| item["kind"].to_string());
+        kinds.collect::<std::collections::BTreeSet<_>>().len()
+    };
+    eventually("four kinds are listed", || kinds() == 4);
+    scene.sign_in("ana");
+    scene.go("suppressed");
+    scene.shows(&["Replayed", "Waited", "Refused", "Out of order"]);
+    scene.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn console_closes_its_stream_while_the_tab_is_hidden() {
     let scene = Scene::start().await;
     scene.sign_in("ana");
