@@ -89,6 +89,11 @@ async fn console_pages_load_cleanly_and_are_labelled() {
                  .filter((name) => !name.startsWith(location.origin))",
         );
         assert_eq!(foreign, json!([]), "{page}");
+        let calls = scene.run(
+            "return performance.getEntriesByType('resource').map((one) => new URL(one.name).pathname)
+                 .filter((path) => !/^\\/(console|v1|readyz)\\b/.test(path))",
+        );
+        assert_eq!(calls, json!([]), "{page} calls something that is not public");
         scene.is_clean();
     }
 }

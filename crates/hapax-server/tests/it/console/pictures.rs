@@ -156,7 +156,6 @@ async fn console_pictures_are_made_where_a_folder_is_named() {
     let folder = std::env::var_os("HAPAX_TEST_PICTURES").map(PathBuf::from);
     for (page, scheme, width) in [
         ("overview", "light", WIDE),
-        ("overview", "dark", WIDE),
         ("suppressed", "light", WIDE),
         ("unknown", "light", WIDE),
         ("dead", "dark", WIDE),
