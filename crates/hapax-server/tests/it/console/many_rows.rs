@@ -1,8 +1,11 @@
 //! 100,000 rows behind a page: a page is as large as ever, and cursors reach every row once.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use hapax::activity::key_hash;
 use hapax::sqlite::rusqlite::Connection;
+use hapax::{ClaimRequest, Key, Operation, Tenant};
 use serde_json::{Value, json};
 
 use super::scene::Scene;
@@ -101,6 +104,20 @@ async fn console_lists_100_000_rows_by_cursor() {
         }
         assert_eq!((seen.len(), pages / 10), (ROWS, 10), "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn key_of_a_caller_is_found_among_100_000_commands() {
+    let scene = filled_scene().await;
+    let caller = Tenant::default().scoped("abc").unwrap();
+    let key = Key::command(&caller, Operation("refund"), "r1").unwrap();
+    let hour = Duration::from_secs(3600);
+    scene.store.claim(&key, &ClaimRequest::new(hour).retention(hour)).await.unwrap();
+    // The console's search does not know the caller.
+    let found = scene.get("/v1/operator/keys/command/refund/r1");
+    assert_eq!((&found["state"], &found["key_hash"]), (&json!("pending"), &json!(key_hash(&key))));
+    let missing = scene.server.get("/v1/operator/keys/command/refund/r2").bearer("ana");
+    missing.is(404, "command-missing");
 }
 
 /// An operator decides about a row that was listed.
