@@ -1,6 +1,7 @@
 //! What the console costs: how long each call of a page takes beside many claims, and the CPU time of many consoles that are
 //! open while nothing happens.
 
+mod activity;
 mod client;
 
 use std::process::Command;
@@ -89,14 +90,16 @@ pub(crate) async fn compare(args: &ConsoleArgs) -> anyhow::Result<()> {
     let stage = KeyStage { number: 1, count: args.keys };
     filled.fill(stage, FillExpiry::Later).await?;
     fill_rows(&filled.store, args.rows).await?;
+    activity::fill(&filled.store).await?;
     let folder = tempfile::tempdir()?;
     let (server, token) = start_server(args, &store_server.url("hapax"), &folder)?;
     let client = ConsoleClient::sign_in(server.address(), &token).await?;
     say(format_args!(
         "## Console\n\n`hapax serve` on a SQLite file with {} settled claims, and {} unknown outcomes, locks, dead letters \
-         and waiting items each. Each call of a page was made {REPEATED} times; the aim is {} ms.\n",
+         and waiting items each, with the last hour of {} busy nodes. Each call of a page was made {REPEATED} times; the aim is {} ms.\n",
         args.keys,
         args.rows,
+        activity::NODES,
         LONGEST_PAGE.as_millis(),
     ))?;
     say(time_pages(&client).await?)?;

@@ -66,7 +66,7 @@ async fn send(
 ) -> (ItemOutcome, bool) {
     let begun = Instant::now();
     let send = relay.sink.send(message);
-    match relay.gate.send(message.item.id, || deadline.is_ours(), send).await {
+    match relay.gate.send(&message.item, || deadline.is_ours(), send).await {
         SendOutcome::Delivered => {
             relay.gate.metrics().lag.record(age + begun.elapsed());
             (ItemOutcome::Ack { retention: relay.config.retention }, true)

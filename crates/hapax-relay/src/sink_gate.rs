@@ -9,14 +9,16 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use hapax_core::activity::{self, Activity, SendActivity};
 use hapax_core::metric_names;
-use hapax_core::queue::ItemId;
+use hapax_core::queue::{ItemId, QueueItem};
 use hapax_core::worker::{
     Backoff, BegunSend, Blame, CircuitBreaker, DoubtfulFailure, TargetHealth,
 };
 use metrics::{Counter, Gauge, Histogram};
 use tokio::sync::Semaphore;
 
+use crate::sinks::BUS;
 use crate::{DeliveryError, RetryHint};
 
 /// The longest that a sink may make a row wait.
@@ -90,11 +92,9 @@ impl SinkGate {
             permits: Semaphore::new(max_in_flight as usize),
             max_in_flight,
             sends: Mutex::default(),
-            breaker: CircuitBreaker::new(
-                TargetHealth::Down("the sink was not checked yet".into()),
-                backoff,
-                move |health| report_health(sink, health),
-            ),
+            breaker: CircuitBreaker::new(TargetHealth::NOT_CHECKED, backoff, move |health| {
+                report_health(sink, health)
+            }),
             metrics: OnceLock::new(),
         }
     }
@@ -128,10 +128,11 @@ impl SinkGate {
     /// Sends one row as soon as there is a permit, if its lease still holds by then.
     pub(crate) async fn send(
         &self,
-        id: ItemId,
+        item: &QueueItem,
         is_leased: impl Fn() -> bool,
         send: impl Future<Output = Result<(), DeliveryError>>,
     ) -> SendOutcome {
+        let id = item.id;
         // A lease that is asked for again may bring many rows while only one should try.
         let alone = self.breaker.is_half_open() || self.sends().send_alone.contains(&id);
         // The semaphore is never closed.
@@ -155,8 +156,25 @@ impl SinkGate {
             Ok(()) => self.metrics().delivered.increment(1),
             Err(error) => self.sent_counter(error.label()).increment(1),
         }
-        self.metrics().send.record(begun.elapsed());
+        let took = begun.elapsed();
+        self.metrics().send.record(took);
+        let (tenant, result_activity) = (&item.tenant, self.activity_of(&result));
+        activity::record(Activity::Sent { tenant, result: result_activity, took });
         self.judge(in_flight, id, result)
+    }
+
+    fn activity_of(&self, result: &Result<(), DeliveryError>) -> SendActivity {
+        match result {
+            // The bus records what it publishes and refuses.
+            Ok(()) | Err(DeliveryError::Refused { .. }) if self.sink == BUS => {
+                SendActivity::Recorded
+            }
+            Ok(()) => SendActivity::Taken,
+            Err(DeliveryError::Refused { .. } | DeliveryError::Rejected { .. }) => {
+                SendActivity::Refused
+            }
+            Err(_) => SendActivity::Failed,
+        }
     }
 
     fn judge(

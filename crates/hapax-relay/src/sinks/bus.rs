@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::{DeliveryError, OutboundMessage, Sink};
 
+/// The name of this sink.
+pub(crate) const BUS: &str = "bus";
+
 /// Publishes rows as events of jobs. The payload has the same form as in `POST /v1/events`:
 /// `{"domain", "job_id", "stage", "seq", "data"?, "final"?, "timestamp"?}`;
 /// the tenant is the row's. Topic, key and headers are not used.
@@ -39,7 +42,7 @@ struct PostedEvent {
 #[async_trait]
 impl Sink for BusSink {
     fn name(&self) -> &'static str {
-        "bus"
+        BUS
     }
 
     async fn send(&self, message: &OutboundMessage) -> Result<(), DeliveryError> {

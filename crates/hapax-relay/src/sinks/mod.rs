@@ -13,6 +13,7 @@ mod webhook;
 
 #[cfg(feature = "amqp")]
 pub use amqp::RabbitMqSink;
+pub(crate) use bus::BUS;
 pub use bus::BusSink;
 pub use lines::JsonLinesSink;
 #[cfg(feature = "nats")]

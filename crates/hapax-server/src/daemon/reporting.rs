@@ -20,13 +20,15 @@ pub(super) fn start(
         return Ok(None);
     }
     let is_api = settings.edge == "api";
+    // A relay may be busy while nobody calls the API, and then no other node measures its queue.
+    let has_queues = is_api || settings.edge == "relay";
     let report = ActivityReport::new(settings.edge)
         .node(node)
         .edge(settings.edge)
         .interval(settings.report_interval)
         .store_timeout(settings.store_timeout)
         .claims_are_requests(!is_api)
-        .with_depths(is_api)
+        .with_depths(has_queues)
         .may_write(store_is_ready(readiness.clone()));
     let reporter = hapax::report_activity(store.clone(), report)?;
     follow_findings(readiness, reporter.status());

@@ -110,8 +110,12 @@ fn relay_reports_its_sink_and_the_rows_that_it_sent() {
     let queue = hapax::queue::QueueName::outbox();
     let item = hapax::queue::QueueItem::new(&Tenant::default(), "orders", "{}");
     observer.1.block_on(observer.0.enqueue(&queue, &[item])).unwrap();
+    assert_eq!(node.target.as_ref().unwrap().last_error, None, "it was never away");
     let acked = |entry: &ActivityEntry| entry.queues.get("outbox").map_or(0, |queue| queue.acked);
     eventually("the row is counted", || observer.sum(acked) == 1);
+    assert_eq!(observer.sum(|entry| entry.counts.requests), 1);
+    assert_eq!(observer.sum(|entry| entry.counts.first_runs), 1);
+    assert_eq!(observer.sum(|entry| entry.latency.count()), 1);
     relay.stop();
     assert!(observer.nodes()[0].stopped);
 }

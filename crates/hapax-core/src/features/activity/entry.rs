@@ -184,7 +184,7 @@ macro_rules! counts {
 counts! {
     /// How many requests there were, and what became of them.
     ActivityCounts {
-        /// Requests of HTTP edges; elsewhere claims.
+        /// Requests of HTTP edges; of relays, items that were sent; elsewhere claims.
         requests,
         /// Claims that were granted: something ran.
         first_runs,

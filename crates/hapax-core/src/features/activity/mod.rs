@@ -33,7 +33,9 @@ pub use node::{MessageQuota, NodeReport, NodeTarget};
 pub use reader::{
     ActivityMinute, ActivityReader, LiveCursor, LivePage, MAX_ENTRIES_READ, by_minute, open_streams,
 };
-pub use recorder::{Activity, ActivityRecorder, ClaimActivity, RequestActivity, StreamActivity};
+pub use recorder::{
+    Activity, ActivityRecorder, ClaimActivity, RequestActivity, SendActivity, StreamActivity,
+};
 pub use reporter::{
     ActivityReport, ActivityReporter, AlreadyReporting, NodeStatus, is_node_name, random_node_name,
 };

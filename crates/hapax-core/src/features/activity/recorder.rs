@@ -61,6 +61,15 @@ pub enum Activity<'a> {
         /// The answer to each.
         answers: &'a [Appended],
     },
+    /// A queued item was sent to a sink; counted as a request.
+    Sent {
+        /// The tenant.
+        tenant: &'a Tenant,
+        /// How it ended.
+        result: SendActivity,
+        /// The latency.
+        took: Duration,
+    },
     /// Leases of queued items have ended.
     Resolved {
         /// The tenant.
@@ -138,6 +147,19 @@ impl RequestActivity {
     }
 }
 
+/// How the sending of a queued item ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendActivity {
+    /// The sink has it.
+    Taken,
+    /// The sink has it, and what it did with it is recorded by itself.
+    Recorded,
+    /// The sink answered that it does not take it.
+    Refused,
+    /// The sink was away, gave no answer, or failed.
+    Failed,
+}
+
 /// What happened to an event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamActivity {
@@ -208,6 +230,15 @@ impl ActivityRecorder {
                     }
                 });
             }
+            Activity::Sent { tenant, result, took } => self.with(tenant, |tenant| {
+                tenant.request(took);
+                match result {
+                    SendActivity::Taken => tenant.counts.first_runs += 1,
+                    SendActivity::Recorded => {}
+                    SendActivity::Refused => tenant.counts.refusals += 1,
+                    SendActivity::Failed => tenant.counts.errors += 1,
+                }
+            }),
             Activity::Resolved { tenant, queue, outcomes } => self.with(tenant, |tenant| {
                 if let Some(counts) = tenant.queue(queue) {
                     counts.add(&outcomes);

@@ -235,6 +235,8 @@ impl NodeStatus {
             let before = facts.target.take().unwrap_or_default();
             let last_error = match health {
                 TargetHealth::Up => before.last_error,
+                // That is no failure which somebody would have to look at later.
+                health if *health == TargetHealth::NOT_CHECKED => before.last_error,
                 TargetHealth::Down(reason) => Some(reason.clone().into_owned()),
             };
             facts.target = Some(NodeTarget {
@@ -612,7 +614,8 @@ async fn read_depths(
         for queue in queues.iter().take(MAX_QUEUES) {
             let depth = store.depth(queue, Some(&tenant)).await?;
             let (waiting, in_flight, dead) = (depth.waiting, depth.in_flight, depth.dead);
-            if waiting + in_flight + dead > 0 {
+            // An empty queue that had items is measured too: that is how fast it was filled.
+            if waiting + in_flight + dead > 0 || entry.queues.contains_key(queue.as_str()) {
                 let depth = DepthCounts { waiting, in_flight, dead };
                 entry.depths.insert(queue.as_str().to_owned(), depth);
             }

@@ -110,6 +110,20 @@ fn recorder_of_an_edge_with_requests_counts_no_claims_as_such() {
 }
 
 #[test]
+fn recorder_counts_what_was_sent_to_a_sink_as_requests() {
+    use super::SendActivity::{Failed, Recorded, Refused, Taken};
+    let (recorder, tenant) = (recorder(), Tenant::default());
+    for result in [Taken, Taken, Recorded, Refused, Failed] {
+        let took = Duration::from_millis(3);
+        recorder.record(Activity::Sent { tenant: &tenant, result, took });
+    }
+    let entry = drained(&recorder).unwrap();
+    let expected =
+        ActivityCounts { requests: 5, first_runs: 2, refusals: 1, errors: 1, ..Default::default() };
+    assert_eq!((entry.counts, entry.latency.count()), (expected, 5));
+}
+
+#[test]
 fn recorder_counts_requests_for_streams_apart() {
     let (recorder, tenant) = (recorder(), Tenant::default());
     let opened = [
@@ -277,6 +291,18 @@ async fn reporter_heartbeat_follows_a_change_of_state() {
     sleep(Duration::from_secs(1)).await;
     let target = reporting.reader().nodes().await.unwrap()[0].target.clone().unwrap();
     assert_eq!((target.up, target.last_error.as_deref()), (true, Some("refused")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reporter_target_that_was_not_checked_has_no_error() {
+    let reporting = Reporting::start();
+    let status = reporting.reporter.status();
+    for (health, up) in [(TargetHealth::NOT_CHECKED, false), (TargetHealth::Up, true)] {
+        status.set_target("nats", Some("outbox"), &health);
+        sleep(Duration::from_secs(5)).await;
+        let target = reporting.reader().nodes().await.unwrap()[0].target.clone().unwrap();
+        assert_eq!((target.up, target.last_error), (up, None));
+    }
 }
 
 #[tokio::test(start_paused = true)]

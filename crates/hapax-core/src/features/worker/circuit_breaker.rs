@@ -25,6 +25,11 @@ pub enum TargetHealth {
     Down(Cow<'static, str>),
 }
 
+impl TargetHealth {
+    /// The health of a target that nobody has asked yet.
+    pub const NOT_CHECKED: Self = Self::Down(Cow::Borrowed("it was not checked yet"));
+}
+
 /// To whom a failure is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {

@@ -18,12 +18,14 @@ export function lineChart({ title, points, series, format, summary }) {
   const x = (index) => (last > 0 ? (index / last) * WIDTH : WIDTH);
   const y = (value) => HEIGHT - (value / top) * HEIGHT;
 
-  const lines = series.map(({ name }, index) =>
-    svg('path', { class: `line series-${index + 1}`, d: linePath(points, name, x, y), 'vector-effect': 'non-scaling-stroke' }));
+  const path = (kind, index, d) => svg('path', { class: `${kind} series-${index + 1}`, d, 'vector-effect': 'non-scaling-stroke' });
+  const lines = series.map(({ name }, index) => path('line', index, linePath(points, name, x, y)));
+  // A value without neighbours is no line: a dot, drawn as a line without length so that it stays round.
+  const dots = series.map(({ name }, index) => path('dot', index, dotPath(points, name, x, y)));
   const grid = [0, 0.5].map((part) =>
     svg('line', { class: 'grid', x1: 0, x2: WIDTH, y1: part * HEIGHT, y2: part * HEIGHT, 'vector-effect': 'non-scaling-stroke' }));
   const cursor = svg('line', { class: 'cursor', y1: 0, y2: HEIGHT, 'vector-effect': 'non-scaling-stroke', visibility: 'hidden' });
-  const drawing = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', 'aria-hidden': 'true' }, grid, lines, cursor);
+  const drawing = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', 'aria-hidden': 'true' }, grid, lines, dots, cursor);
 
   const values = series.map(() => el('dd'));
   const when = el('span', { class: 'chart-time' });
@@ -84,11 +86,16 @@ function linePath(points, name, x, y) {
       return '';
     }
     const step = `${isDrawing ? 'L' : 'M'}${x(index).toFixed(1)} ${y(value).toFixed(1)}`;
-    // A value without neighbours would not be seen; a short line is.
-    const isAlone = !isDrawing && (points[index + 1]?.[name] ?? null) === null;
     isDrawing = true;
-    return isAlone ? `${step}h2` : step;
+    return step;
   }).join('');
+}
+
+/** The values of a series that have no neighbours. */
+function dotPath(points, name, x, y) {
+  const has = (index) => (points[index]?.[name] ?? null) !== null;
+  return points.map((point, index) =>
+    (has(index) && !has(index - 1) && !has(index + 1) ? `M${x(index).toFixed(1)} ${y(point[name]).toFixed(1)}h0` : '')).join('');
 }
 
 function sentence(points, { name, label }, format) {

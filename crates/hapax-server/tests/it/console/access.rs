@@ -89,7 +89,65 @@ async fn console_pages_load_cleanly_and_are_labelled() {
                  .filter((name) => !name.startsWith(location.origin))",
         );
         assert_eq!(foreign, json!([]), "{page}");
+        let calls = scene.run(
+            "return performance.getEntriesByType('resource').map((one) => new URL(one.name).pathname)
+                 .filter((path) => !/^\\/(console|v1|readyz)\\b/.test(path))",
+        );
+        assert_eq!(calls, json!([]), "{page} calls something that is not public");
         scene.is_clean();
+    }
+}
+
+/// The texts of a page whose contrast to their background is less than 4.5 to 1 (WCAG 2, level AA).
+const FAINT_TEXTS: &str = "
+    const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    const rgba = (colour) => {
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+    };
+    const behind = (one) => {
+        for (let at = one; at; at = at.parentElement) {
+            const colour = rgba(getComputedStyle(at).backgroundColor);
+            if (colour[3] === 255) return colour;
+        }
+        return [255, 255, 255, 255];
+    };
+    const luminance = (colour) => {
+        const [r, g, b] = colour.slice(0, 3).map((part) => part / 255)
+            .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const contrast = (one) => {
+        const [low, high] = [rgba(getComputedStyle(one).color), behind(one)].map(luminance).sort((a, b) => a - b);
+        return (high + 0.05) / (low + 0.05);
+    };
+    const hasText = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    return [...document.querySelectorAll('body *')]
+        .filter((one) => hasText(one) && one.getClientRects().length > 0 && contrast(one) < 4.5)
+        .map((one) => `${one.outerHTML.slice(0, 80)} ${contrast(one).toFixed(2)}`)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_texts_have_contrast_in_light_and_dark() {
+    let scene = Scene::start().await;
+    scene.run_twice("pay", "k1", "paid");
+    scene.lose("pay", "k2");
+    scene.bury("a", "no such topic").await;
+    assert_eq!(scene.post("/v1/locks/l1", &json!({ "ttl_ms": 600_000 })).status, 201);
+    scene.sign_in("ana");
+    for scheme in ["light", "dark"] {
+        scene.browser.set_view(1280, 900, scheme);
+        for page in PAGES {
+            scene.go(page);
+            assert_eq!(scene.run(FAINT_TEXTS), json!([]), "{page} in {scheme}");
+        }
+        scene.go("locks");
+        scene.click("Force release…");
+        scene.wait_for("dialog[open]");
+        assert_eq!(scene.run(FAINT_TEXTS), json!([]), "the dialog in {scheme}");
+        scene.browser.press(Browser::ESCAPE);
+        eventually("the dialog is closed", || !scene.is_there("dialog"));
     }
 }
 

@@ -52,7 +52,7 @@ async fn console_unknown_outcomes_are_settled_and_released() {
     eventually("only one operation is listed", || !scene.text().contains("refund"));
     scene.click("Release all that match…");
     let said = scene.confirm("the gateway was down");
-    has(&said, &["Release all commands of pay with an unknown outcome."]);
+    has(&said, &["Release 2 commands of pay with an unknown outcome."]);
     eventually("the task is done", || {
         let task = scene.text_of(".task");
         task.contains("Done") && task.contains("2 done")

@@ -2,8 +2,11 @@
 
 mod access;
 mod deciding;
+mod installation;
 mod line;
 mod lookup;
+mod many_rows;
 mod pictures;
 mod scene;
+mod scripts;
 mod watching;

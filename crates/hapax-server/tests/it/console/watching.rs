@@ -1,5 +1,8 @@
 //! Pages that are only looked at: overview, suppressed duplicates, conflicts, streams, tenants.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use hapax_testkit::Browser;
 use serde_json::{Value, json};
 
@@ -88,6 +91,45 @@ async fn console_suppressed_shows_duplicates_as_they_come() {
     scene.fill("input[name=operation]", "other");
     scene.shows(&["as far as this filter goes"]);
     scene.is_guarded("suppressed", &["pay"], &["secret-key"]);
+    scene.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_suppressed_shows_each_kind() {
+    let scene = Scene::start().await;
+    scene.run_twice("pay", "replayed", "paid");
+    let kinds = || {
+        let items = scene.get("/v1/operator/suppressed")["items"].clone();
+        let kinds = items.as_array().unwrap().iter().map(|item| item["kind"].to_string());
+        kinds.collect::<BTreeSet<_>>()
+    };
+    // One that arrives too late to wait is a replay, so it is tried with longer and longer pauses.
+    for attempt in 0.. {
+        let path = format!("/v1/commands/pay/slow-{attempt}");
+        let begun = scene.post(&path, &json!({ "fingerprint": "a" })).token();
+        scene.post(&path, &json!({ "fingerprint": "a" })).is(409, "in-progress");
+        let waiting = json!({ "fingerprint": "a", "wait_ms": 60_000 });
+        let waiting = scene.server.post(&path).bearer("ana").json(waiting).begin();
+        tokio::time::sleep(Duration::from_millis(200) * 3_u32.pow(attempt)).await;
+        let end = json!({ "token": begun, "status": 201, "body": "paid" });
+        assert_eq!(scene.server.put(&path).bearer("ana").json(end).status(), 200);
+        assert_eq!(waiting.answer().status, 200);
+        let key = format!("/v1/operator/keys/command/pay/slow-{attempt}");
+        let seen = || scene.get(&key)["seen"].clone();
+        eventually("its answer is counted", || seen()["replayed"] == 1 || seen()["waited"] == 1);
+        if seen()["waited"] == 1 {
+            break;
+        }
+    }
+    let event = |seq: u64, last: bool| {
+        let event = json!({ "domain": "scan", "job_id": "j", "stage": "s", "seq": seq, "data": {}, "final": last });
+        scene.post("/v1/events", &event).status
+    };
+    assert_eq!((event(1, true), event(2, false)), (201, 409));
+    eventually("four kinds are listed", || kinds().len() == 4);
+    scene.sign_in("ana");
+    scene.go("suppressed");
+    scene.shows(&["Replayed", "Waited", "Refused", "Out of order"]);
     scene.is_clean();
 }
 

@@ -20,6 +20,7 @@ mod limits;
 mod locks;
 mod observed;
 mod operator;
+mod permissions;
 mod queues;
 mod records;
 mod session;

@@ -54,11 +54,15 @@ impl Scene {
 
     /// A dead letter.
     pub(super) async fn bury(&self, tenant: &str, key: &str) -> ItemId {
+        self.bury_with_reason(tenant, key, "no such topic").await
+    }
+
+    pub(super) async fn bury_with_reason(&self, tenant: &str, key: &str, reason: &str) -> ItemId {
         let id = self.enqueue(tenant, key).await;
         let (queue, take) = (QueueName::outbox(), LeaseRequest::new(100, LEASE));
         let leased = self.store.lease(&queue, &take).await.unwrap();
         assert_eq!(leased.iter().map(|leased| leased.item.id).collect::<Vec<_>>(), [id]);
-        let _ = self.store.bury(&queue, &take.token, id, "no such topic").await.unwrap();
+        let _ = self.store.bury(&queue, &take.token, id, reason).await.unwrap();
         id
     }
 }

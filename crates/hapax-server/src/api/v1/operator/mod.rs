@@ -291,6 +291,8 @@ async fn find_tenant(
         return Ok(request.tenant.clone());
     }
     let mut query = claim_query(app, request, KeyKind::Command, None, None, Some("1000"))?;
+    // The SQL stores seek to the commands of an operation, however many others there are.
+    query.scope = Some(operation.into());
     let until = Instant::now() + max_steps_time(app);
     let mut found: Vec<Tenant> = Vec::new();
     let searching = async {

@@ -70,7 +70,7 @@ export const dead = {
       });
       if (!result) return;
       marked.delete(row.id);
-      announce(`The dead letter was ${action}ed.`.replace('requeueed', 'requeued'));
+      announce(action === 'requeue' ? 'The dead letter was requeued.' : 'The dead letter was discarded.');
       announceChange();
     }
 

@@ -3,13 +3,14 @@
 import { call, path } from '../api.js';
 import { badge, button, code, el, field, none, replaceChildren, secret, select } from '../dom.js';
 import { confirmAction } from '../dialog.js';
-import { duration, number } from '../format.js';
+import { counted, duration, number } from '../format.js';
 import { announce, announceChange, openPage } from '../page.js';
 import { mayAct } from '../session.js';
 import { dataTable, pagedTable } from '../table.js';
 import { followTask } from '../tasks.js';
 
 const PAGE = 50;
+const COUNTED = 1000;
 export const STATES = {
   unknown: ['bad', 'Unknown'],
   failed: ['warn', 'Failed'],
@@ -70,6 +71,18 @@ export const unknown = {
       });
       if (result) finish('The command was released.');
     }
+    /** How many commands match, in words: they are counted up to one large page. */
+    async function countMatching({ state: wanted, operation: of, older_than_ms: age = 0 }) {
+      try {
+        const query = { state: wanted, operation: of, limit: COUNTED, reveal: false };
+        const { commands, next } = await call('GET', '/v1/operator/commands', { signal, query });
+        const found = commands.filter((row) => row.begun_ms_ago >= age).length;
+        return `${next ? 'at least ' : ''}${counted(found, 'command')}`;
+      } catch {
+        // The action itself will say what is wrong, if it still is.
+        return 'all commands';
+      }
+    }
     function finish(text) {
       announce(text);
       announceChange();
@@ -82,9 +95,11 @@ export const unknown = {
         ...(age.value && { older_than_ms: Number(age.value) }),
       };
       const verb = action === 'settle' ? 'Settle' : 'Release';
+      const matching = await countMatching(where);
+      if (signal.aborted) return;
       const result = await confirmAction({
         title: `${verb} all that match`,
-        what: `${verb} ${sentence(where)}${action === 'settle' ? ' with the answer below' : ''}.`,
+        what: `${verb} ${sentence(where, matching)}${action === 'settle' ? ' with the answer below' : ''}.`,
         consequences: [
           action === 'settle' ? 'Their effects are not run. All their callers get this one answer.' : 'Requests that come again run their effects. Where a lost attempt had run its effect, it runs twice.',
           'The server does it one by one; you see its progress and can stop it. Also those are done that come to match meanwhile.',
@@ -160,9 +175,9 @@ export const unknown = {
 };
 
 /** The filter in words, for the dialog. */
-function sentence({ state, operation, older_than_ms: age }) {
+function sentence({ state, operation, older_than_ms: age }, matching) {
   const of = operation ? ` of ${operation}` : '';
   const old = age ? ` that began more than ${duration(age)} ago` : '';
   const which = state === 'failed' ? 'that failed' : 'with an unknown outcome';
-  return `all commands${of} ${which}${old ? `, and${old}` : ''}`;
+  return `${matching}${of} ${which}${old ? `, and${old}` : ''}`;
 }

@@ -324,7 +324,7 @@ async fn attention(
     }
     for target in nodes.iter().filter(|node| !node.stopped).filter_map(ListedTarget::of) {
         if !target.up {
-            let reason = target.last_error.unwrap_or_else(|| "no reason is known".to_owned());
+            let reason = target.last_error.unwrap_or_else(|| "it was not checked yet".to_owned());
             let text = format!("{} of {} takes nothing: {reason}", target.name, target.node);
             let away = Attention::new("target_away", text);
             found.push(match &target.queue {
