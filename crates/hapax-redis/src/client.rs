@@ -114,30 +114,48 @@ impl RedisClient {
     /// changes nothing where it was applied before. What it answers then may be wrong, so that its caller
     /// looks at [`ScriptReply::first_error`].
     pub(crate) async fn call(&self, call: ScriptCall<'_>) -> StoreResult<ScriptReply> {
-        let deadline = deadline_after(Instant::now(), self.timeout);
-        self.within_timeout(async {
-            match self.attempt(call, deadline).await {
-                Ok(value) => Ok(ScriptReply { value, first_error: None }),
-                Err(error) if error.class == RedisErrorClass::Disconnected && call.repeatable => {
-                    let first_error = Some(self.store_error(error));
-                    // Boxed, because it is rare: the futures of all calls stay small.
-                    let value = Box::pin(self.attempt(call, deadline)).await;
-                    let value = value.map_err(|error| self.store_error(error))?;
-                    Ok(ScriptReply { value, first_error })
-                }
-                Err(error) => Err(self.store_error(error)),
-            }
-        })
-        .await
+        self.within_timeout(async |deadline| self.call_until(call, deadline).await).await
     }
 
-    /// Sends a command that changes nothing to every master, and returns each address with its reply.
+    /// The value under a key and its TTL in ms, by plain commands. `None` also where the server did not answer: the
+    /// script that is sent next says why.
+    pub(crate) async fn read_with_ttl(&self, key: &str) -> Option<(Vec<u8>, u64)> {
+        let (mut connection, generation) = self.connection.get().await.ok()?;
+        match connection.read_with_ttl(key).await {
+            Ok(found) => found,
+            Err(error) => {
+                self.connection.report(generation, error);
+                None
+            }
+        }
+    }
+
+    /// As [`RedisClient::call`], for a caller that is within a timeout.
+    pub(crate) async fn call_until(
+        &self,
+        call: ScriptCall<'_>,
+        deadline: Instant,
+    ) -> StoreResult<ScriptReply> {
+        match self.attempt(call, deadline).await {
+            Ok(value) => Ok(ScriptReply { value, first_error: None }),
+            Err(error) if error.class == RedisErrorClass::Disconnected && call.repeatable => {
+                let first_error = Some(self.store_error(error));
+                // Boxed, because it is rare: the futures of all calls stay small.
+                let value = Box::pin(self.attempt(call, deadline)).await;
+                let value = value.map_err(|error| self.store_error(error))?;
+                Ok(ScriptReply { value, first_error })
+            }
+            Err(error) => Err(self.store_error(error)),
+        }
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
+    /// Sends a command that changes nothing to every master, and returns each address with its reply.
     pub(crate) async fn send_to_masters(&self, cmd: &Cmd) -> StoreResult<Vec<(String, Value)>> {
-        self.within_timeout(async {
+        self.within_timeout(async |_| {
             let connection = self.connection.get().await;
             let (mut connection, generation) = connection.map_err(|e| self.store_error(e))?;
             let replies = connection.send_to_masters(cmd).await;
@@ -154,7 +172,7 @@ impl RedisClient {
     /// Sends a command to the master at that address; an empty one means the node of the command's key. A
     /// command whose reply was lost is not repeated.
     pub(crate) async fn send_to(&self, address: &str, cmd: &Cmd) -> StoreResult<Value> {
-        self.within_timeout(async {
+        self.within_timeout(async |_| {
             let connection = self.connection.get().await;
             let (mut connection, generation) = connection.map_err(|e| self.store_error(e))?;
             let reply = connection.send_to(address, cmd).await;
@@ -218,14 +236,15 @@ impl RedisClient {
         error.into_store_error(self.timeout)
     }
 
-    async fn within_timeout<T>(
+    /// Runs store calls that belong together, and tells them the time at which they end.
+    pub(crate) async fn within_timeout<T>(
         &self,
-        call: impl Future<Output = StoreResult<T>>,
+        call: impl AsyncFnOnce(Instant) -> StoreResult<T>,
     ) -> StoreResult<T> {
         let started = Instant::now();
         let result = with_timeout(self.timeout, async {
             let _permit = self.permits.acquire().await.map_err(StoreError::internal)?;
-            call.await
+            call(deadline_after(started, self.timeout)).await
         });
         let result = result.await;
         if matches!(result, Err(StoreError::Timeout { .. })) {

@@ -14,8 +14,9 @@
 //! # Stored format
 //!
 //! A claim or a record is one string under the key `hapax:{tenant:kind:scope:name}`; the braces make all of it the
-//! hash tag. Each step is one script on that key: one round trip, one slot, one write and perhaps a marker. Redis removes
-//! expired keys by itself.
+//! hash tag. Each step is one script on that key: one round trip, one slot, one write and perhaps a marker. The claim of a
+//! key that this process has seen settled begins with `GET` and `PTTL`, and needs the script only if the claim is not
+//! settled any more. Redis removes expired keys by itself.
 //!
 //! **Claim**: one line of fields separated by single spaces, then the fingerprint and the value without a separator.
 //!
@@ -115,6 +116,7 @@ mod records;
 mod replication_id;
 mod script;
 mod server_clock;
+mod settled_keys;
 mod store;
 mod wake;
 

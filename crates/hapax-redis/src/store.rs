@@ -9,6 +9,7 @@ use crate::keys::KeyNames;
 use crate::log::PartitionCount;
 use crate::queue::StoredQueueNames;
 use crate::script::Script;
+use crate::settled_keys::SettledKeys;
 use crate::wake::WakeListener;
 use crate::{RedisConfig, examine, log};
 
@@ -20,6 +21,7 @@ pub struct RedisStore {
     pub(crate) names: Arc<KeyNames>,
     pub(crate) partitions: Arc<PartitionCount>,
     pub(crate) queue_names: Arc<StoredQueueNames>,
+    pub(crate) settled_keys: Arc<SettledKeys>,
 }
 
 impl std::fmt::Debug for RedisStore {
@@ -51,6 +53,7 @@ impl RedisStore {
             names: Arc::new(names),
             partitions: Arc::new(PartitionCount::new(partitions)),
             queue_names: Arc::default(),
+            settled_keys: Arc::new(SettledKeys::new()),
         })
     }
 

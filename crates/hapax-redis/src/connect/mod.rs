@@ -70,16 +70,7 @@ impl RedisConnection {
         pipeline.add_command(cmd.clone());
         pipeline.cmd("SET").arg(key).arg(1);
         pipeline.cmd("WAIT").arg(wait.replicas).arg(wait.timeout.as_millis().max(1) as u64);
-        let replies = match self {
-            Self::Server(connection) => connection.send_packed_commands(&pipeline, 0, 3).await?,
-            Self::Cluster(connection) => {
-                let master = Route::with_key(key, SlotAddr::Master);
-                let master = SingleNodeRoutingInfo::SpecificNode(master);
-                connection.route_pipeline(pipeline, 0, 3, master).await?
-            }
-        };
-        let [reply, barrier, confirmed] = <[Value; 3]>::try_from(replies)
-            .map_err(|_| RedisError::from((ErrorKind::Parse, "not three replies")))?;
+        let [reply, barrier, confirmed] = self.send_together(pipeline, key).await?;
         let reply = reply.extract_error()?;
         barrier.extract_error()?;
         let confirmed: u64 = redis::from_redis_value(confirmed.extract_error()?)?;
@@ -87,6 +78,36 @@ impl RedisConnection {
             return Err(RedisError::from((ErrorKind::Client, UNCONFIRMED)));
         }
         Ok(reply)
+    }
+
+    /// The value under a key and its TTL in ms; `None` where the key does not exist or never expires.
+    pub(crate) async fn read_with_ttl(&mut self, key: &str) -> RedisResult<Option<(Vec<u8>, u64)>> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("GET").arg(key);
+        pipeline.cmd("PTTL").arg(key);
+        let [value, ttl] = self.send_together(pipeline, key).await?;
+        let value = redis::from_redis_value::<Option<Vec<u8>>>(value.extract_error()?)?;
+        let ttl = redis::from_redis_value::<i64>(ttl.extract_error()?)?;
+        Ok(value.zip(u64::try_from(ttl).ok()))
+    }
+
+    /// Sends commands about one key in one piece, and returns their replies, errors among them.
+    async fn send_together<const N: usize>(
+        &mut self,
+        commands: Pipeline,
+        key: &str,
+    ) -> RedisResult<[Value; N]> {
+        let replies = match self {
+            Self::Server(connection) => connection.send_packed_commands(&commands, 0, N).await?,
+            Self::Cluster(connection) => {
+                let master = Route::with_key(key, SlotAddr::Master);
+                let master = SingleNodeRoutingInfo::SpecificNode(master);
+                // Boxed, so that the futures of calls to a single server stay small.
+                Box::pin(connection.route_pipeline(commands, 0, N, master)).await?
+            }
+        };
+        let wrong_number = |_| RedisError::from((ErrorKind::Parse, "another number of replies"));
+        <[Value; N]>::try_from(replies).map_err(wrong_number)
     }
 
     pub(crate) async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
