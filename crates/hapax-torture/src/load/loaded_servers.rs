@@ -87,6 +87,7 @@ impl LoadedServers {
         streams: usize,
         loud_tenants: usize,
         retention: Option<&str>,
+        further: &[&str],
     ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let store = MeasuredStore::start(store, folder.path())?;
@@ -108,12 +109,12 @@ impl LoadedServers {
         for number in 0..streams.div_ceil(STREAMS_PER_NODE).max(1) {
             let mut arguments = vec!["serve", "--store", &url, "--config", &config];
             arguments.extend(["--sse-connections", &most, "--sse-tenant-connections", &most]);
-            arguments.extend(swept("--event-retention"));
+            arguments.extend(swept("--event-retention").iter().chain(further));
             let name = format!("serve-{}", number + 1);
             nodes.push(LoadedServer::start(&name, hapax, &arguments)?);
         }
         let mut arguments = vec!["proxy", "--store", &url, "--upstream", upstream];
-        arguments.extend(swept("--retention"));
+        arguments.extend(swept("--retention").iter().chain(further));
         let proxy = LoadedServer::start("proxy", hapax, &arguments)?;
         let over = Arc::<AtomicBool>::default();
         let servers = Self { nodes, proxy, quiet_token, loud_tokens, store, over, _folder: folder };

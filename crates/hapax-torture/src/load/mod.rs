@@ -97,6 +97,7 @@ fn run_all(
         config.streams,
         LOUD_TENANTS,
         None,
+        &[],
     )?;
     runtime.block_on(write_large_record(&servers))?;
     let nodes: Vec<String> = servers.nodes.iter().map(|node| node.address.clone()).collect();

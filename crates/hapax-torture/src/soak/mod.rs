@@ -31,6 +31,8 @@ use curve::{Curve, CurveKind};
 const RETENTION: Duration = Duration::from_secs(10);
 /// How many samples a long run has.
 const SAMPLES: u32 = 720;
+/// Reports of activity are kept for hours: what they take has levelled off after a third of this time.
+const REPORTED_FROM: Duration = Duration::from_secs(18 * 3600);
 /// How many streams are open.
 const STREAMS: usize = 50;
 
@@ -76,9 +78,12 @@ fn soak(
     let _guard = runtime.enter();
     let upstream = runtime.block_on(start_upstream())?;
     let retention = format!("{}s", RETENTION.as_secs());
+    let further: &[&str] =
+        if config.duration < REPORTED_FROM { &["--report-interval", "0s"] } else { &[] };
+    let keep = Some(retention.as_str());
     let servers =
-        LoadedServers::start(config.store, &config.hapax, &upstream, 0, 1, Some(&retention))?;
-    let relay = start_relay(config, &servers, &upstream, &retention)?;
+        LoadedServers::start(config.store, &config.hapax, &upstream, 0, 1, keep, further)?;
+    let relay = start_relay(config, &servers, &upstream, &retention, further)?;
     let store = hapax::open(&servers.store.url(), &StoreConfig::default())?;
     tokio::spawn(enqueue(store, config.rate / 10 + 1));
     let (orders, received) = watch::channel(GeneratorOrder::Run);
@@ -177,12 +182,13 @@ fn start_relay(
     servers: &LoadedServers,
     upstream: &str,
     retention: &str,
+    further: &[&str],
 ) -> anyhow::Result<Program> {
     let (from, to) = (servers.store.url(), format!("{upstream}/orders"));
     let mut command = Command::new(&config.hapax);
     command.env_clear().current_dir("/").args(["relay", "--from", &from, "--to", &to]);
     command.args(["--allow-private", "--retention", retention, "--sweep-interval", "2s"]);
-    command.args(["--log-level", "error"]);
+    command.args(["--log-level", "error"]).args(further);
     let relay = Program::start("relay", command);
     thread::sleep(Duration::from_millis(300));
     if relay.has_ended() {
