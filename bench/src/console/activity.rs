@@ -57,7 +57,7 @@ fn busy_entry(node: u64, at: u64, ms: u64) -> ActivityEntry {
         latency.record(Duration::from_micros(100 + sample * sample));
     }
     let hash = |number: usize| format!("{:016x}", at * 1000 + number as u64);
-    let suppressed = |number| SuppressedDuplicate {
+    let suppressed = |number: usize| SuppressedDuplicate {
         at: at + number as u64,
         operation: "POST /orders".into(),
         kind: SuppressionKind::Replayed,
