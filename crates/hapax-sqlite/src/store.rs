@@ -105,6 +105,7 @@ impl SqliteStore {
             restart_at: RESTART_PAGES,
             failed_restarts: 0,
             data_version: None,
+            takes_turns: false,
             changes: ChangeReader::default(),
             refused_at: None,
             noted: Timestamp(0),

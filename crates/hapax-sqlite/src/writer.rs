@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use hapax_core::{StoreError, StoreResult, Timestamp, WakeRegistry};
 use tokio::sync::mpsc;
@@ -24,6 +26,12 @@ const MAX_CALLS: usize = 256;
 const MAX_RESTART_TRIES: u32 = 16;
 /// How many bytes of values share one transaction.
 const MAX_BYTES: usize = 4 << 20;
+
+/// How often the lock of the file is tried while another process has it. SQLite's own busy timeout waits up to 100 ms
+/// between two tries, and a busy process has taken the lock again long before.
+const LOCK_POLL: Duration = Duration::from_micros(250);
+/// How long the lock stays free between two commits while another process writes, too, so that it gets its turn.
+const TURN: Duration = Duration::from_micros(500);
 
 /// The writer's page cache, large enough for the index pages of long queues and many logs. (SQLite
 /// reads a negative number as KiB.)
@@ -92,6 +100,8 @@ pub(crate) struct Writer {
     pub(crate) failed_restarts: u32,
     /// The last `data_version`, which SQLite changes with every commit of another connection.
     pub(crate) data_version: Option<i64>,
+    /// Another connection has committed since the last batch.
+    pub(crate) takes_turns: bool,
     pub(crate) changes: ChangeReader,
     pub(crate) reserve: DiskReserve,
     /// How many pages were free below `max_bytes` when a call was refused for want of room.
@@ -105,6 +115,9 @@ impl Writer {
     pub(crate) fn run(mut self, mut queue: mpsc::Receiver<WriterMessage>) {
         while let Some(first) = queue.blocking_recv() {
             self.serve(take_batch(first, &mut queue));
+            if self.takes_turns && !queue.is_empty() {
+                thread::sleep(TURN);
+            }
         }
     }
 
@@ -153,7 +166,7 @@ impl Writer {
         let before = connection.total_changes();
         let committed = self
             .check_foreign_commits(&connection)
-            .and_then(|()| transact(&connection, calls, wakes, &mut self.noted));
+            .and_then(|()| transact(&connection, calls, wakes, &files, &mut self.noted));
         let mut done = committed.map(|notes| self.changes.skip_own(notes));
         if done.is_ok() && connection.total_changes() > before {
             self.stats.commits.fetch_add(1, Ordering::Relaxed);
@@ -210,6 +223,7 @@ impl Writer {
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut query| query.query_row([], |row| row.get(0)))
             .map_err(store_error)?;
+        self.takes_turns = self.data_version.is_some_and(|before| before != version);
         if self.data_version == Some(version) {
             return Ok(());
         }
@@ -291,12 +305,13 @@ fn transact(
     connection: &FileConnection,
     calls: &mut [BatchedCall],
     wakes: &[u64],
+    files: &StoreFiles,
     noted: &mut Timestamp,
 ) -> StoreResult<NoteRange> {
     if calls.is_empty() {
         return Ok(None);
     }
-    execute(connection, "BEGIN IMMEDIATE", [])?;
+    begin(connection, files.config.lock_timeout())?;
     let before = connection.total_changes();
     let done = run_all(connection, calls).and_then(|()| {
         let mut notes = None;
@@ -312,6 +327,22 @@ fn transact(
         let _ = execute(connection, "ROLLBACK", []);
     }
     done
+}
+
+/// Begins a transaction as soon as no other process has one, within the timeout.
+fn begin(connection: &FileConnection, lock_timeout: Duration) -> StoreResult<()> {
+    let since = Instant::now();
+    connection.busy_timeout(Duration::ZERO).map_err(store_error)?;
+    let begun = loop {
+        match execute(connection, "BEGIN IMMEDIATE", []) {
+            Err(StoreError::Locked { .. }) if since.elapsed() < lock_timeout => {
+                thread::sleep(LOCK_POLL);
+            }
+            begun => break begun.map(|_| ()),
+        }
+    };
+    connection.busy_timeout(lock_timeout).map_err(store_error)?;
+    begun
 }
 
 fn run_all(connection: &FileConnection, calls: &mut [BatchedCall]) -> StoreResult<()> {
