@@ -326,6 +326,10 @@ fn claims_show_the_label_of_their_owner() {
     server.post("/v1/commands/pay/a").json(r#"{"label":"web 1"}"#).send().token();
     let commands = server.get("/v1/operator/commands").send().json();
     assert_eq!(commands["commands"][0]["label"], "web 1");
+    for path in ["/v1/locks/a", "/v1/commands/pay/a", "/metrics"] {
+        let shown = server.get(path).send().text();
+        assert!(!shown.contains("billing-7") && !shown.contains("web 1"), "{path}: {shown}");
+    }
     assert_eq!(server.post("/v1/inbox/c/1").json(r#"{"label":"x"}"#).status(), 201);
     for path in ["/v1/locks/c", "/v1/commands/pay/c", "/v1/inbox/c/c"] {
         for wrong in [json!(""), json!("x".repeat(65)), json!("caf\u{e9}"), json!("a\nb"), json!(7)]
