@@ -247,7 +247,7 @@ async fn watch_idle(
                 anyhow::Ok(())
             });
         }
-        // What opening them costs is over.
+        // The cost of opening the consoles is not measured.
         sleep(Duration::from_secs(5)).await;
         let group: ProcessGroup = server.processes();
         let (before, begun) = (group.cpu_time(), Instant::now());

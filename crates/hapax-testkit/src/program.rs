@@ -65,7 +65,7 @@ impl Program {
         self.process.cont();
     }
 
-    /// Its process number; `None` after [`kill`](Self::kill).
+    /// The process number of the program; `None` after [`kill`](Self::kill).
     pub fn pid(&self) -> Option<i32> {
         self.process.pid().map(nix::unistd::Pid::as_raw)
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Its resident memory in bytes; `None` if it does not run.
+/// The resident memory of a process in bytes; `None` if it does not run.
 pub(crate) fn resident_memory(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -34,7 +34,7 @@ const REMEMBER: &str = "INSERT INTO hapax_meta (name, value) VALUES ('line', $1)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerRole {
     Primary,
-    /// It may be promoted while connections to it stay open.
+    /// A standby may be promoted while connections to it stay open.
     Standby,
 }
 

@@ -39,7 +39,7 @@ pub(crate) enum GeneratedLoad {
     IdleStreams,
 }
 
-/// What a generator is told.
+/// An order to a generator of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GeneratorOrder {
     Run,

@@ -61,7 +61,7 @@ impl LoadedServer {
         self.program.pid()
     }
 
-    /// What its log says, if it ended.
+    /// The end of the log of a server that ended; `None` while it runs.
     pub(crate) fn death(&self) -> Option<String> {
         self.program.has_ended().then(|| self.program.log_tail())
     }

@@ -136,7 +136,7 @@ struct Phase {
     name: String,
     /// The load, the connections, whether to the proxy, and how many tenants take part.
     generators: Vec<(GeneratedLoad, usize, bool, usize)>,
-    /// It is measured once so many are open.
+    /// The measurement begins when so many connections are open.
     waits_for: usize,
 }
 

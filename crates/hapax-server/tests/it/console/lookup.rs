@@ -76,7 +76,7 @@ async fn console_job_timeline_goes_on_live() {
     eventually("two follow it", || followers() == json!(2));
     scene.click("Refresh");
     scene.shows(&["Followers\n2", "Gaps\nnone"]);
-    // It comes by a stream of its own: nothing is asked for again.
+    // The event comes by the stream of the job: the page asks for nothing again.
     let asked = "return performance.getEntriesByType('resource')
         .filter((one) => one.name.endsWith('/operator/jobs/scan/customer-9?limit=200&reveal=false')).length";
     let before = scene.run(asked);

@@ -134,7 +134,7 @@ async fn tasks_are_four_at_once_and_stop_half_way() {
     let ended: Vec<_> = ended.map(|one| &one["subject"]).collect();
     assert_eq!((ended.len(), &ended[0]["task"]), (1, &json!(ids[0])));
     assert_eq!(ended[0]["done"], done);
-    // Its place is free again.
+    // The place of the stopped task is free again.
     assert_eq!(begin(&json!({"where": {"reason": "other"}})).status, 202);
     ids[1..]
         .iter()

@@ -47,7 +47,7 @@ pub(crate) struct CountedClaims {
     pub(crate) is_partial: bool,
 }
 
-/// What is known of a tenant's claims.
+/// The last count of a tenant's claims.
 pub(crate) struct ClaimCount {
     /// `None` if they could not be counted yet.
     pub(crate) found: Option<CountedClaims>,
