@@ -32,7 +32,8 @@ export function idempotency(options: IdempotencyOptions): IdempotencyMiddleware 
     const head = headOf(request, request.originalUrl ?? request.url ?? "/")
     const key = await gate.readKey(head)
     if (key === undefined) return true
-    const admission = await gate.admit(head, key, await bodyOf(request, gate))
+    const body = await bodyOf(request, gate)
+    const admission = await gate.admit(head, key, body)
     if (admission.answer !== undefined) {
       send(response, admission.answer)
       return false
@@ -40,6 +41,11 @@ export function idempotency(options: IdempotencyOptions): IdempotencyMiddleware 
     if (admission.run === undefined) {
       response.setHeader("hapax-unprotected", "store-unavailable")
       return true
+    }
+    // The body parsers take the body of a closed connection for empty, and the handler would run without it.
+    if (body.length > 0 && !request.socket.readable) {
+      await admission.run.giveBack()
+      throw new RefusedRequest("invalid-request", "the client left before the run began; nothing was run", { retryable: true })
     }
     tellAttempt(request, admission.run)
     captureResponse(response, admission.run, gate.maxBodyBytes)

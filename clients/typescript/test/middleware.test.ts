@@ -256,6 +256,28 @@ for (const [name, start] of await frameworks()) {
       })
     })
 
+    test("a client that leaves before its run begins gets the run's answer later", async () => {
+      let claim = () => {}
+      const held = new Promise<void>((resolve) => (claim = resolve))
+      let calls = 0
+      const slow = server.client({ fetch: async (...call) => ((calls += 1), await held, fetch(...call)) })
+      await withApp({ client: slow, waitMs: 60_000 }, async (own) => {
+        const key = unique("k")
+        const leave = new AbortController()
+        const wanted = JSON.stringify({ body: "done" })
+        const init = { method: "POST", headers: { "content-type": "application/json", "idempotency-key": key }, body: wanted }
+        const first = fetch(own.url, { ...init, signal: leave.signal }).catch(() => "left")
+        await until("the first asks for its key", () => calls > 0)
+        leave.abort()
+        assert.equal(await first, "left")
+        // Another connection, so that the service has noticed that the first one is gone.
+        await send(own.url, undefined)
+        claim()
+        const second = await send(own.url, key, wanted)
+        assert.deepEqual([second.status, second.bytes.toString(), own.runs], [201, "done", 2])
+      })
+    })
+
     test("a store that is away is 503, or runs unprotected where that is allowed", async () => {
       const away = connect({ url: server.url, fetch: () => Promise.reject(new TypeError("fetch failed")), retryForMs: 0 })
       const events: string[] = []

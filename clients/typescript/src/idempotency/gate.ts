@@ -203,7 +203,7 @@ export class FirstRun {
     const store = response.headers.find(([name]) => name === "idempotency-store")?.[1]
     const verdict = judge(response.status, store, options.verdicts ?? {})
     if (verdict === "give-back") {
-      await this.#end("given-back", this.#claim.giveBack())
+      await this.giveBack()
       return undefined
     }
     if (verdict === "unknown") {
@@ -212,6 +212,11 @@ export class FirstRun {
     }
     const stored = capture(response.status, response.headers, response.body, maxBodyBytes)
     return this.#settle(stored.headers["hapax-not-kept"] === undefined ? "kept" : "not-kept", stored)
+  }
+
+  /** Lets the next request with this key run: nothing has happened. */
+  async giveBack(): Promise<void> {
+    await this.#end("given-back", this.#claim.giveBack())
   }
 
   /** Marks the outcome as unknown: the handler crashed, or its answer broke off. */

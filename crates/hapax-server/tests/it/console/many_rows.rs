@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hapax::activity::key_hash;
-use hapax::sqlite::rusqlite::Connection;
+use hapax::sqlite::rusqlite::{Connection, TransactionBehavior};
 use hapax::{ClaimRequest, Key, Operation, Tenant};
 use serde_json::{Value, json};
 
@@ -56,7 +56,8 @@ async fn filled_scene() -> Scene {
     let TestStore::Sqlite(folder) = &scene.file else { unreachable!() };
     let mut file = Connection::open(folder.path().join("hapax.db")).unwrap();
     file.busy_timeout(crate::support::WAIT_TIMEOUT).unwrap();
-    let filling = file.transaction().unwrap();
+    // Takes the write lock at once: a transaction that begins with a read does not wait for the server's writes.
+    let filling = file.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     for kind in ["command", "lock"] {
         let which = format!("t.kind = '{kind}' AND t.name = '0'");
         copy_row(&filling, "hapax_claims", &which, &[("name", "printf('%06d', n)")]);
