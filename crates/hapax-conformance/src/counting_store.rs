@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use hapax_core::log::{Attached, LogEntry, PageRequest};
 use hapax_core::{Key, Store, StoreResult};
 
-use crate::wrapped_store::{StoreWrapper, WrappedStore};
+use hapax_core::wrapped_store::{StoreWrapper, WrappedStore};
 
 /// Counts what [`Log::attach`](hapax_core::Log::attach) reads from another store.
 pub type CountingStore = WrappedStore<AttachCounter>;
@@ -18,20 +18,21 @@ pub struct AttachCounter {
     bytes: Arc<AtomicU64>,
 }
 
-impl CountingStore {
-    /// Counts the reads of this store.
-    pub fn new(store: Arc<dyn Store>) -> Self {
-        Self(AttachCounter { store, calls: Arc::default(), bytes: Arc::default() })
+impl From<Arc<dyn Store>> for AttachCounter {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Self { store, calls: Arc::default(), bytes: Arc::default() }
     }
+}
 
+impl AttachCounter {
     /// How often a job was read.
     pub fn attach_calls(&self) -> u64 {
-        self.0.calls.load(Relaxed)
+        self.calls.load(Relaxed)
     }
 
     /// How many bytes of payload were read, of entries and of states.
     pub fn attach_bytes(&self) -> u64 {
-        self.0.bytes.load(Relaxed)
+        self.bytes.load(Relaxed)
     }
 }
 

@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hapax_core::wrapped_store::{StorePart, StoreWrapper, WrappedStore};
 use hapax_core::{Key, Store, StoreError, StoreResult, Watch};
-
-use crate::wrapped_store::{StorePart, StoreWrapper, WrappedStore};
 
 /// The fault of one store call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub enum Fault {
 }
 
 /// Injects faults into the calls of another store: each call gets the next planned [`Fault`], or
-/// that of [`FaultyStore::always`] if none is planned.
+/// that of [`FaultInjector::always`] if none is planned.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -62,39 +61,39 @@ struct Plan {
     calls: u64,
 }
 
-impl FaultyStore {
-    /// Wraps a store; no fault is planned yet.
-    pub fn new(store: Arc<dyn Store>) -> Self {
-        Self(FaultInjector { store, plan: Arc::default() })
-    }
-
-    /// Plans the faults of the next calls, one each.
-    pub fn plan(&self, faults: impl IntoIterator<Item = Fault>) {
-        self.0.locked(|plan| plan.next.extend(faults));
-    }
-
-    /// Sets the fault of every call without a planned one; `None` ends it.
-    pub fn always(&self, fault: Option<Fault>) {
-        self.0.locked(|plan| plan.always = fault);
-    }
-
-    /// Restricts faults to the calls of this part; `None` allows all.
-    pub fn only(&self, part: Option<StorePart>) {
-        self.0.locked(|plan| plan.only = part);
-    }
-
-    /// Suppresses all further wake-ups of jobs' listeners.
-    pub fn suppress_hints(&self) {
-        self.0.locked(|plan| plan.hints_suppressed = true);
-    }
-
-    /// The number of calls so far.
-    pub fn calls(&self) -> u64 {
-        self.0.locked(|plan| plan.calls)
+impl From<Arc<dyn Store>> for FaultInjector {
+    /// No fault is planned yet.
+    fn from(store: Arc<dyn Store>) -> Self {
+        Self { store, plan: Arc::default() }
     }
 }
 
 impl FaultInjector {
+    /// Plans the faults of the next calls, one each.
+    pub fn plan(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.locked(|plan| plan.next.extend(faults));
+    }
+
+    /// Sets the fault of every call without a planned one; `None` ends it.
+    pub fn always(&self, fault: Option<Fault>) {
+        self.locked(|plan| plan.always = fault);
+    }
+
+    /// Restricts faults to the calls of this part; `None` allows all.
+    pub fn only(&self, part: Option<StorePart>) {
+        self.locked(|plan| plan.only = part);
+    }
+
+    /// Suppresses all further wake-ups of jobs' listeners.
+    pub fn suppress_hints(&self) {
+        self.locked(|plan| plan.hints_suppressed = true);
+    }
+
+    /// The number of calls so far.
+    pub fn calls(&self) -> u64 {
+        self.locked(|plan| plan.calls)
+    }
+
     fn locked<T>(&self, act: impl FnOnce(&mut Plan) -> T) -> T {
         act(&mut self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -40,13 +40,12 @@ mod oversight;
 mod queue;
 mod records;
 mod suite;
-mod wrapped_store;
 
 pub use clock_steps::WallClock;
 pub use counting_store::{AttachCounter, CountingStore};
 pub use faulty_store::{Fault, FaultInjector, FaultyStore};
+pub use hapax_core::wrapped_store::{StorePart, StoreWrapper, WrappedStore};
 pub use history::check_histories;
 pub use log::{FailoverServer, FailoverStore};
 pub use lost_answers::{LossyConnection, LossyStore};
 pub use suite::{StoreUnderTest, check, check_only, scale};
-pub use wrapped_store::{StorePart, StoreWrapper, WrappedStore};

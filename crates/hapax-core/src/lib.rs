@@ -41,6 +41,7 @@ mod primitives;
 mod token;
 pub mod trace;
 mod wake;
+pub mod wrapped_store;
 
 pub use canonical::canonical_json;
 pub use clock::{

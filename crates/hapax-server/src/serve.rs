@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::api::{self, AccessPolicy, AppState};
-use crate::daemon::{Daemon, DaemonSettings, daemon_settings, print_banner};
+use crate::daemon::{Daemon, DaemonSettings, daemon_settings, fair_store, print_banner};
 use crate::ingest::{self, IngestConfig};
 use crate::settings::{CommandSettings, ServeSettings, SettingFlags, SettingSources};
 
@@ -16,6 +16,7 @@ pub(crate) async fn run(flags: SettingFlags<ServeSettings>) -> anyhow::Result<Ex
     let daemon = Daemon::boot(&sources, boot).await?;
     let access = AccessPolicy::new(&settings.tokens);
     let (store, metrics) = (daemon.store.clone(), daemon.metrics.clone());
+    let store = fair_store(store, settings.store_calls, settings.store_timeout);
     let node = daemon.node.clone();
     let app = AppState::new(settings, access, store, metrics, daemon.readiness.clone(), node);
     let _ = app.address.set(daemon.address()?);

@@ -98,6 +98,9 @@ struct LoadArgs {
     /// How many connections the flooding tenant has.
     #[arg(long, default_value_t = 2000)]
     flood: usize,
+    /// `--store-calls` of the servers; their own default without it.
+    #[arg(long)]
+    store_calls: Option<usize>,
     /// The stores, one after the other, with commas.
     #[arg(long, value_delimiter = ',', default_value = "sqlite")]
     store: Vec<StoreKind>,
@@ -118,6 +121,7 @@ impl LoadArgs {
                 slow_clients: self.slow_clients,
                 streams: self.streams,
                 flood: self.flood,
+                store_calls: self.store_calls,
                 program: Some(std::env::current_exe()?),
             };
             let report = run_load(&config, |line| eprintln!("{line}"))?;

@@ -93,7 +93,9 @@ pub use hapax_core::{
     Promise, Put, Queue, Record, Records, RunContext, Severity, Step, Store, StoreError,
     StoreResult, Swept, Tenant, Ticket, Token, Version, Watch,
 };
-pub use hapax_core::{activity, claims, log, memory, metric_names, records, trace, worker};
+pub use hapax_core::{
+    activity, claims, log, memory, metric_names, records, trace, worker, wrapped_store,
+};
 
 // Clocks and durations, and the timeout that edges put around store calls.
 pub use hapax_core::{

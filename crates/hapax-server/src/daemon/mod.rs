@@ -11,6 +11,7 @@ pub(crate) mod body;
 mod boot;
 mod clock_check;
 mod connection;
+mod fair_store;
 mod io_timeouts;
 mod layers;
 mod listener;
@@ -21,6 +22,7 @@ mod readiness;
 mod reporting;
 mod store_gauges;
 mod takeover;
+mod turns;
 
 pub(crate) use admin::health_routes;
 pub(crate) use body::GuardedBody;
@@ -28,6 +30,7 @@ pub(crate) use boot::{
     Daemon, DaemonSettings, admin_line, daemon_settings, default_store_config, missing_file,
     open_store, print_banner,
 };
+pub(crate) use fair_store::fair_store;
 pub(crate) use io_timeouts::{ConnectionActivity, InFlightGuard, IoTimeouts};
 pub(crate) use layers::{RecordedAs, method_not_allowed, with_common_layers};
 pub(crate) use listener::{BoxError, Peer, RequestHandler};

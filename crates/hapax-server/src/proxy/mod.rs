@@ -30,7 +30,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use crate::daemon::{BoxError, Daemon, admin_line, daemon_settings, print_banner};
+use crate::daemon::{BoxError, Daemon, admin_line, daemon_settings, fair_store, print_banner};
 use crate::settings::{CommandSettings, ProxySettings, SettingFlags, SettingSources};
 use health_gated_claims::HealthGatedClaims;
 use idle_timeout::UploadProgress;
@@ -58,7 +58,7 @@ pub(crate) async fn run(flags: SettingFlags<ProxySettings>) -> anyhow::Result<Ex
         tunnel_idle: settings.tunnel_idle_timeout,
     };
     let claims: Arc<dyn Claims> = Arc::new(HealthGatedClaims {
-        store: daemon.store.clone(),
+        store: fair_store(daemon.store.clone(), settings.store_calls, settings.store_timeout),
         readiness: daemon.readiness.clone(),
     });
     let router = ProxyRouter::new(

@@ -15,6 +15,7 @@ fn torture_load_loses_nothing_acknowledged() {
         slow_clients: 20,
         streams: 20,
         flood: 20,
+        store_calls: None,
         program: None,
     };
     let report = run_load(&config, |_| {}).expect("everything starts and ends");

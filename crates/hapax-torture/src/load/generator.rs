@@ -183,6 +183,9 @@ async fn make_calls(
             let kind = if proxied { CallKind::Proxied } else { KINDS[number % KINDS.len()] };
             let end = caller.call(kind).await;
             counts.count(end);
+            if number == 0 {
+                counts.open.fetch_add(1, Ordering::Relaxed);
+            }
             if end == CallEnd::Failed {
                 // Nothing can be sent while the server takes no connections.
                 tokio::time::sleep(Duration::from_millis(20)).await;

@@ -6,6 +6,7 @@ pub(crate) mod generator;
 mod generator_process;
 mod idle_streams;
 pub(crate) mod loaded_servers;
+mod processors;
 mod quiet_tenant;
 mod raw_http;
 mod report;
@@ -30,6 +31,7 @@ use crate::installation::StoreKind;
 use generator::{GeneratedLoad, GeneratorPlan, GeneratorReport};
 use generator_process::RunningGenerator;
 use loaded_servers::{BUFFER_MEMORY, LoadedServers};
+use processors::Processors;
 use quiet_tenant::{QuietTenant, QuietTimes};
 use raw_http::{LoadConnection, request};
 use report::LoadRow;
@@ -62,6 +64,8 @@ pub struct LoadConfig {
     pub streams: usize,
     /// How many connections the flooding tenant has.
     pub flood: usize,
+    /// `--store-calls` of the servers; their own default without it.
+    pub store_calls: Option<usize>,
     /// `hapax-torture`, whose processes make the load; without it this process makes it.
     pub program: Option<PathBuf>,
 }
@@ -77,8 +81,10 @@ fn memory_bound(connections: u64) -> u64 {
 ///
 /// When something could not be started, or did not end in time.
 pub fn run_load(config: &LoadConfig, progress: impl Fn(&str)) -> anyhow::Result<LoadReport> {
+    let processors = Processors::halve()?;
+    processors.use_for_clients()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = run_all(config, &runtime, &progress);
+    let outcome = run_all(config, &runtime, &processors, &progress);
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
@@ -86,10 +92,15 @@ pub fn run_load(config: &LoadConfig, progress: impl Fn(&str)) -> anyhow::Result<
 fn run_all(
     config: &LoadConfig,
     runtime: &Runtime,
+    processors: &Processors,
     progress: &dyn Fn(&str),
 ) -> anyhow::Result<LoadReport> {
     let _guard = runtime.enter();
     let upstream = runtime.block_on(start_upstream())?;
+    let store_calls = config.store_calls.map(|number| number.to_string());
+    let flags: Vec<&str> =
+        store_calls.iter().flat_map(|number| ["--store-calls", number.as_str()]).collect();
+    processors.use_for_servers()?;
     let servers = LoadedServers::start(
         config.store,
         &config.hapax,
@@ -97,8 +108,9 @@ fn run_all(
         config.streams,
         LOUD_TENANTS,
         None,
-        &[],
+        &flags,
     )?;
+    processors.use_for_clients()?;
     runtime.block_on(write_large_record(&servers))?;
     let nodes: Vec<String> = servers.nodes.iter().map(|node| node.address.clone()).collect();
     let quiet = QuietTenant::start(&nodes, &servers.proxy.address, &servers.quiet_token)?;
@@ -146,7 +158,9 @@ impl Phase {
             let rate = rates[usize::from(proxied)];
             (GeneratedLoad::Calls { proxied, rate }, connections / 2, proxied, tenants)
         });
-        Self { name: name.to_owned(), generators: generators.to_vec(), waits_for: 0 }
+        // A connection that has no call to make is not open yet.
+        let waits_for = if rates == [None, None] { connections * 9 / 10 } else { connections / 2 };
+        Self { name: name.to_owned(), generators: generators.to_vec(), waits_for }
     }
 
     /// As much as is served without waiting.

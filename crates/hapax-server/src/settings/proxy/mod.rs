@@ -101,6 +101,7 @@ settings! {
         "How long an answer above --limit, or an event stream, is read on after its client has left");
     shutdown_timeout: DurationOrZero = SHUTDOWN_TIMEOUT.aliases(&["shutdown_limit"]);
     store_timeout: Duration = STORE_TIMEOUT;
+    store_calls: usize = STORE_CALLS;
     accept_risk: CheckNames = ACCEPT_RISK;
     gauge_interval: DurationOrZero = GAUGE_INTERVAL;
     node: Option<NodeName> = NODE;

@@ -26,6 +26,7 @@ settings! {
     log_level: LogLevel = LOG_LEVEL;
     lock_ttl: Duration = LOCK_TTL;
     store_timeout: Duration = STORE_TIMEOUT;
+    store_calls: usize = STORE_CALLS;
     body_limit: usize = Declaration::new("BYTES", "1048576", "The largest request body");
     header_timeout: Duration = HEADER_TIMEOUT;
     body_timeout: Duration = BODY_TIMEOUT;

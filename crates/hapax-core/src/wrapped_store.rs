@@ -1,20 +1,24 @@
+//! A store around another store, which changes some of its calls.
+
 use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use hapax_core::log::{
+use crate::log::{
     Appended, Attached, LogEvent, LogRetention, PageRequest, PartitionTail, SeqSearch, TailPosition,
 };
-use hapax_core::queue::{
+use crate::queue::{
     DeadLetter, DeadLetterAction, DeadQuery, DeadReason, Enqueued, ItemId, ItemOutcome,
     LeaseRequest, LeasedItem, QueueDepth, QueueItem, QueueName, QueuedItem, Resolved,
 };
-use hapax_core::{
+use crate::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Deleted, Expect,
     Finding, Key, KeyKind, Log, OpenClaims, Oversight, Put, Queue, Record, Records, Step, Store,
     StoreResult, Swept, Tenant, Timestamp, Token, Watch,
 };
+use async_trait::async_trait;
+use bytes::Bytes;
 
 /// The trait that a call of a store belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +31,24 @@ pub enum StorePart {
     Rest,
 }
 
-/// A store around a [`StoreWrapper`].
+/// A store around a [`StoreWrapper`], whose own methods it has too.
 #[derive(Clone)]
 pub struct WrappedStore<W>(pub W);
+
+impl<W: From<Arc<dyn Store>>> WrappedStore<W> {
+    /// Wraps a store.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self(store.into())
+    }
+}
+
+impl<W> Deref for WrappedStore<W> {
+    type Target = W;
+
+    fn deref(&self) -> &W {
+        &self.0
+    }
+}
 
 /// Declares [`StoreWrapper`] with all methods of a store, and implements the traits of a store for
 /// [`WrappedStore`] with them.
@@ -43,7 +62,7 @@ macro_rules! store_methods {
         ///
         /// ```
         /// use async_trait::async_trait;
-        /// use hapax_conformance::{StoreWrapper, WrappedStore};
+        /// use hapax_core::wrapped_store::{StoreWrapper, WrappedStore};
         /// use hapax_core::{ClaimView, Key, Store, StoreResult, memory::MemoryStore};
         ///
         /// /// Shows every claim as vacant.
