@@ -101,6 +101,28 @@ async fn console_job_timeline_goes_on_live() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn console_job_shows_the_gap_that_the_store_has() {
+    let scene = Scene::start_with(&["--event-entries", "3"]).await;
+    (1..=3).for_each(|seq| scene.publish("j", seq, "data"));
+    eventually("the job is listed", || scene.get("/v1/operator/jobs")["jobs"][0]["job_id"] == "j");
+    scene.sign_in("ana");
+    scene.go("jobs");
+    scene.reveal("which job?");
+    scene.click("Open");
+    scene.shows(&["step1", "step3", "Gaps\nnone"]);
+    (4..=6).for_each(|seq| scene.publish("j", seq, "data"));
+    scene.shows(&["step6"]);
+    scene.click("Refresh");
+    let gaps = scene.get("/v1/operator/jobs/scan/j")["gaps"].clone();
+    let before = gaps[0]["before"].as_u64().unwrap();
+    assert_eq!(gaps, json!([{ "before": before, "reason": "trimmed" }]));
+    assert!(before > 1);
+    scene.shows(&[&format!("Gaps\ntrimmed before {before}"), &format!("{before} to 6")]);
+    scene.lacks(&["step1"]);
+    scene.is_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn console_job_is_opened_with_a_signed_link() {
     let secret = ["--sse-secret", "0123456789abcdef0123456789abcdef"];
     let scene = Scene::start_with(&secret).await;
