@@ -1,10 +1,10 @@
 //! The Prometheus recorder, and the metrics and the log line of each request.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use hapax::metric_names;
 use hyper::Method;
-use metrics::{counter, gauge, histogram};
+use metrics::{Gauge, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::time::Instant;
 
@@ -31,12 +31,16 @@ pub(crate) struct RequestMetrics {
     since: Instant,
 }
 
+/// The requests in flight, looked up once for all requests. A daemon installs its recorder before it takes the first
+/// one, and never replaces it.
+static IN_FLIGHT: LazyLock<Gauge> = LazyLock::new(|| gauge!(metric_names::HTTP_IN_FLIGHT));
+
 /// The status of a request whose client went away, as other servers log it.
 const CLIENT_GONE: u16 = 499;
 
 impl RequestMetrics {
     pub(crate) fn new(method: &Method, route: Arc<str>) -> Self {
-        gauge!(metric_names::HTTP_IN_FLIGHT).increment(1.0);
+        IN_FLIGHT.increment(1.0);
         let (method, since) = (method_label(method), Instant::now());
         Self { method, route, status: CLIENT_GONE, id: None, tenant: None, since }
     }
@@ -48,7 +52,7 @@ impl Drop for RequestMetrics {
         let (took, status) = (self.since.elapsed(), *status);
         let (id, tenant) = (self.id.as_deref(), self.tenant.as_deref());
         let ms = took.as_micros() as f64 / 1000.0;
-        gauge!(metric_names::HTTP_IN_FLIGHT).decrement(1.0);
+        IN_FLIGHT.decrement(1.0);
         histogram!(metric_names::HTTP_LATENCY, "route" => route.clone()).record(took);
         counter!(metric_names::HTTP_REQUESTS, "route" => route.clone(), "method" => *method,
             "status" => status.to_string())

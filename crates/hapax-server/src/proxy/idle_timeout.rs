@@ -4,12 +4,11 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
 use super::BoxError;
@@ -100,6 +99,10 @@ where
     }
 }
 
+/// The shortest time between two looks of a timer at its upload, so that a timeout of zero does not spin while the
+/// client is idle.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
 /// The side that an upload waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UploadState {
@@ -108,51 +111,78 @@ enum UploadState {
     BrokenOff(ClientFault),
 }
 
+struct Upload {
+    state: UploadState,
+    /// Whether nothing more will be read of the request.
+    ended: bool,
+    /// When the upload was last polled, or ended.
+    since: Instant,
+}
+
+impl Upload {
+    /// How long the upstream is idle; `None` while the client is.
+    fn upstream_idle(&self) -> Option<Duration> {
+        let waits_for_upstream = self.ended || self.state == UploadState::WaitsForUpstream;
+        waits_for_upstream.then(|| self.since.elapsed())
+    }
+}
+
+/// An upload, shared by its body and its timer. Progress is frequent and does not wake the timer: when the timer fires,
+/// it looks at the upload, and sleeps again for what is left.
+#[derive(Clone)]
+struct SharedUpload(Arc<Mutex<Upload>>);
+
+impl SharedUpload {
+    fn lock(&self) -> MutexGuard<'_, Upload> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A request body that reports to an [`UpstreamIdleTimer`] which side the upload waits for, and drops
 /// trailers that would forge headers.
 pub(crate) struct UploadProgress<B> {
     body: B,
     identity: Arc<IdentityHeaders>,
-    state: watch::Sender<UploadState>,
+    upload: SharedUpload,
 }
 
 /// Completes when the upstream neither reads the request nor responds.
-pub(crate) struct UpstreamIdleTimer(watch::Receiver<UploadState>);
+pub(crate) struct UpstreamIdleTimer(SharedUpload);
 
 impl<B> UploadProgress<B> {
     pub(crate) fn new(body: B, identity: Arc<IdentityHeaders>) -> (Self, UpstreamIdleTimer) {
-        let (state, timer) = watch::channel(UploadState::WaitsForUpstream);
-        (Self { body, identity, state }, UpstreamIdleTimer(timer))
+        let (state, ended) = (UploadState::WaitsForUpstream, false);
+        let upload = Upload { state, ended, since: Instant::now() };
+        let upload = SharedUpload(Arc::new(Mutex::new(upload)));
+        (Self { body, identity, upload: upload.clone() }, UpstreamIdleTimer(upload))
+    }
+}
+
+impl<B> Drop for UploadProgress<B> {
+    fn drop(&mut self) {
+        let mut upload = self.upload.lock();
+        (upload.ended, upload.since) = (true, Instant::now());
     }
 }
 
 impl UpstreamIdleTimer {
     /// Completes when the upstream was idle for `timeout`. Time in which the client does not send is
     /// not counted: the client has a timeout of its own.
-    pub(crate) async fn idle_for(&mut self, timeout: Duration) {
+    pub(crate) async fn idle_for(&self, timeout: Duration) {
         loop {
-            let state = *self.0.borrow_and_update();
-            let upload_ended = match state {
-                UploadState::WaitsForClient | UploadState::BrokenOff(_) => {
-                    self.0.changed().await.is_err()
-                }
-                UploadState::WaitsForUpstream => {
-                    match tokio::time::timeout(timeout, self.0.changed()).await {
-                        Ok(changed) => changed.is_err(),
-                        Err(_) => return,
-                    }
-                }
-            };
-            if upload_ended {
-                return tokio::time::sleep(timeout).await;
+            let idle = self.0.lock().upstream_idle();
+            let left = timeout.saturating_sub(idle.unwrap_or_default());
+            if left.is_zero() && idle.is_some() {
+                return;
             }
+            tokio::time::sleep(left.max(SHORTEST_SLEEP)).await;
         }
     }
 
     /// The client's fault that ended the upload. An HTTP/2 client tells no more of it than that the
     /// stream was reset, so errors of requests do not show it.
     pub(crate) fn client_fault(&self) -> Option<ClientFault> {
-        match *self.0.borrow() {
+        match self.0.lock().state {
             UploadState::BrokenOff(fault) => Some(fault),
             UploadState::WaitsForClient | UploadState::WaitsForUpstream => None,
         }
@@ -168,11 +198,12 @@ impl<B: Body<Error = BoxError> + Unpin> Body for UploadProgress<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        self.state.send_replace(match &polled {
+        let state = match &polled {
             Poll::Pending => UploadState::WaitsForClient,
             Poll::Ready(Some(Err(error))) => UploadState::BrokenOff(ClientFault::of(&**error)),
             Poll::Ready(_) => UploadState::WaitsForUpstream,
-        });
+        };
+        *self.upload.lock() = Upload { state, ended: false, since: Instant::now() };
         polled.map_ok(|mut frame| {
             if let Some(trailers) = frame.trailers_mut() {
                 forward::strip_trailers(trailers, &self.identity);
@@ -213,9 +244,9 @@ mod tests {
 
     #[tokio::test]
     async fn upstream_idle_timer_ends_when_nothing_is_read() {
-        let (_, mut timer) = progress(Channel::<Bytes, BoxError>::new(1).1);
+        let (_, timer) = progress(Channel::<Bytes, BoxError>::new(1).1);
         timer.idle_for(TIMEOUT).await;
-        let (body, mut timer) = progress(Channel::<Bytes, BoxError>::new(1).1);
+        let (body, timer) = progress(Channel::<Bytes, BoxError>::new(1).1);
         timer.idle_for(TIMEOUT).await;
         drop(body);
     }
@@ -223,7 +254,7 @@ mod tests {
     #[tokio::test]
     async fn upstream_idle_timer_ignores_a_slow_client() {
         let (_sender, body) = Channel::<Bytes, BoxError>::new(1);
-        let (mut body, mut timer) = progress(body);
+        let (mut body, timer) = progress(body);
         // The upstream asks for more, and the client has not sent it yet.
         tokio::select! {
             biased;
@@ -231,5 +262,32 @@ mod tests {
             () = timer.idle_for(TIMEOUT) => panic!("the upstream is not idle"),
             () = tokio::time::sleep(TIMEOUT * 5) => {}
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn upstream_idle_timer_counts_from_the_last_progress() {
+        let (mut sender, body) = Channel::<Bytes, BoxError>::new(1);
+        let (mut body, timer) = progress(body);
+        let started = Instant::now();
+        let upload = async {
+            for _ in 0..3 {
+                // The upstream reads late, and then waits for a client that takes longer than the timeout.
+                tokio::time::sleep(TIMEOUT / 2).await;
+                tokio::join!(async { assert!(body.frame().await.unwrap().is_ok()) }, async {
+                    tokio::time::sleep(TIMEOUT * 3).await;
+                    sender.send_data("x".into()).await.unwrap();
+                });
+            }
+            tokio::time::sleep(TIMEOUT / 2).await;
+            drop(body);
+            Instant::now()
+        };
+        let (ended, idle) = tokio::join!(upload, async {
+            timer.idle_for(TIMEOUT).await;
+            Instant::now()
+        });
+        assert!(ended - started >= TIMEOUT * 9, "{:?}", ended - started);
+        let waited = idle - ended;
+        assert!(waited >= TIMEOUT && waited < TIMEOUT + TIMEOUT / 2, "{waited:?}");
     }
 }

@@ -100,12 +100,12 @@ impl Inner {
             return problem_response(&no_path());
         };
         self.rewrite_headers(&mut parts, body.size_hint().exact(), upgrade.as_ref());
-        let (body, mut idle_timer) = UploadProgress::new(body, self.identity.clone());
+        let (body, idle_timer) = UploadProgress::new(body, self.identity.clone());
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
         *request.uri_mut() = uri;
         *request.headers_mut() = parts.headers;
-        let outcome = match self.send(request, &mut idle_timer).await {
+        let outcome = match self.send(request, &idle_timer).await {
             Ok(response) => self.map_response(response, keyed, upgrade).await,
             Err(failure) => match idle_timer.client_fault() {
                 Some(fault) => return fault.response(&self.route),
@@ -118,7 +118,7 @@ impl Inner {
     async fn send(
         &self,
         mut request: Request<UploadProgress<ProxiedBody>>,
-        idle_timer: &mut UpstreamIdleTimer,
+        idle_timer: &UpstreamIdleTimer,
     ) -> Result<Response<Incoming>, UpstreamFailure> {
         let connection = ConnectionWatch::new(&mut request);
         tokio::select! {
