@@ -48,7 +48,7 @@ shared! {
         "The memory for all request bodies that are buffered, and what they are parsed into; 503 beyond it");
     IDLE_TIMEOUT = Declaration::new("TIME", "75s",
         "How long a client connection is kept that is idle, or whose client does not read");
-    STORE_CALLS = Declaration::new("NUMBER", "64",
+    STORE_CALLS = Declaration::new("NUMBER", "32",
         "How many calls the store has at once; beyond that tenants, and a proxy's callers, take turns");
     MAX_CONNECTIONS = Declaration::new("NUMBER", "10000",
         "How many client connections are open at once, tunnels included; a further one takes the place of the longest idle one, or waits");
