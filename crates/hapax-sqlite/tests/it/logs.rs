@@ -125,7 +125,7 @@ async fn tail_position_of_another_file_is_lost() {
         .end();
     drop(long);
     one.closed().await;
-    std::fs::remove_file(one.file()).unwrap();
+    one.remove_files();
     // The clock is in the epoch, and no two logs begin at the same moment here.
     tokio::time::sleep(Duration::from_millis(2)).await;
     let anew = one.store();

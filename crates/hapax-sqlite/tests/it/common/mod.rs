@@ -49,7 +49,7 @@ impl Place {
     }
 
     /// Waits until this process has closed the file: the threads of a dropped store end a moment
-    /// later, and the last one removes the -wal and -shm files.
+    /// later. The last one removes the -wal and -shm files, unless two end at the same moment.
     pub(crate) async fn closed(&self) {
         let open = || {
             let files = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -60,6 +60,14 @@ impl Place {
         while open() {
             assert!(std::time::Instant::now() < limit, "the file stays open");
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Removes the closed database, and what may be left beside it.
+    pub(crate) fn remove_files(&self) {
+        std::fs::remove_file(self.file()).unwrap();
+        for end in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(self.0.path().join(format!("hapax.db{end}")));
         }
     }
 
