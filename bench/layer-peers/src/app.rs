@@ -15,7 +15,7 @@ pub(crate) const REQUEST: &str = r#"{"item":"tea","cups":2,"note":"no sugar, ple
 pub(crate) const ANSWER: &str =
     r#"{"id":"order-17","status":"created","total":1290,"currency":"EUR"}"#;
 
-/// What stands in front of the handler.
+/// The layer in front of the handler.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum LayerChoice {
     None,

@@ -38,14 +38,14 @@ export function idempotency(options: IdempotencyOptions): IdempotencyMiddleware 
       send(response, admission.answer)
       return false
     }
+    // A body parser behind takes the body of a closed connection for empty, and the handler would run without it.
+    if (body.length > 0 && !request.readableEnded && !request.socket.readable) {
+      await admission.run?.giveBack()
+      throw new RefusedRequest("invalid-request", "the client left before the run began; nothing was run", { retryable: true })
+    }
     if (admission.run === undefined) {
       response.setHeader("hapax-unprotected", "store-unavailable")
       return true
-    }
-    // The body parsers take the body of a closed connection for empty, and the handler would run without it.
-    if (body.length > 0 && !request.socket.readable) {
-      await admission.run.giveBack()
-      throw new RefusedRequest("invalid-request", "the client left before the run began; nothing was run", { retryable: true })
     }
     tellAttempt(request, admission.run)
     captureResponse(response, admission.run, gate.maxBodyBytes)

@@ -26,12 +26,12 @@ impl Processors {
         Ok(Self { all, servers: set(first), clients })
     }
 
-    /// What this thread starts from now on is a server.
+    /// Gives the servers' half to this thread, and to whatever it starts from now on.
     pub(super) fn use_for_servers(&self) -> anyhow::Result<()> {
         Ok(sched_setaffinity(None, &self.servers)?)
     }
 
-    /// What this thread starts from now on is a client.
+    /// Gives the clients' half to this thread, and to whatever it starts from now on.
     pub(super) fn use_for_clients(&self) -> anyhow::Result<()> {
         Ok(sched_setaffinity(None, &self.clients)?)
     }
