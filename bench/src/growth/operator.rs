@@ -50,7 +50,7 @@ impl OperatorCall {
             Self::UnknownPage => "page of unknown outcomes",
             Self::CountOpen => "counts of open commands and locks (gauges)",
             Self::Depth => "queues and their depth (gauges)",
-            Self::Tenants => "tenants",
+            Self::Tenants => "page of 50 tenants",
             Self::Examine => "doctor",
             Self::Ping => "readiness",
         }
@@ -82,7 +82,7 @@ impl OperatorCall {
                 store.queues().await?;
                 store.depth(&QueueName::outbox(), None).await.map(drop)
             }
-            Self::Tenants => store.tenants(10_000).await.map(drop),
+            Self::Tenants => store.tenants(None, 50).await.map(drop),
             Self::Examine => store.examine().await.map(drop),
             Self::Ping => store.ping().await,
         }

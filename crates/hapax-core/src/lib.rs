@@ -69,7 +69,7 @@ pub use primitives::claims::{
 };
 pub use primitives::log::Log;
 pub use primitives::oversight::{
-    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, OpenClaims, Oversight,
+    ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, OpenClaims, Oversight, TenantPage,
 };
 pub use primitives::queue::Queue;
 pub use primitives::records::{Deleted, Expect, Put, Record, Records, Version};

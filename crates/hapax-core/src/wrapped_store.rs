@@ -15,7 +15,7 @@ use crate::queue::{
 use crate::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Deleted, Expect,
     Finding, Key, KeyKind, Log, OpenClaims, Oversight, Put, Queue, Record, Records, Step, Store,
-    StoreResult, Swept, Tenant, Timestamp, Token, Watch,
+    StoreResult, Swept, Tenant, TenantPage, Timestamp, Token, Watch,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -182,7 +182,7 @@ store_methods! {
     }
     Oversight, Rest {
         async fn list(query: &ClaimQuery) -> ClaimPage;
-        async fn tenants(at_most: u32) -> Vec<Tenant>;
+        async fn tenants(after: Option<&str>, at_most: u32) -> TenantPage;
         async fn count_open(whose: Option<&Tenant>, kind: KeyKind) -> Option<OpenClaims>;
         async fn count_claims(tenant: &Tenant, at_most: u64) -> Option<u64>;
     }

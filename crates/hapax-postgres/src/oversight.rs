@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimStatus, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant,
-    claim_rules,
+    TenantPage, claim_rules,
 };
 
 use crate::connect::session::{Params, SqlSession};
@@ -16,8 +16,8 @@ impl Oversight for PostgresStore {
         self.pool.run(list_claims(&mut self.pool.session(), list)).await
     }
 
-    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
-        self.pool.run(tenants(&mut self.pool.session(), at_most)).await
+    async fn tenants(&self, after: Option<&str>, at_most: u32) -> StoreResult<TenantPage> {
+        self.pool.run(tenants(&mut self.pool.session(), after.unwrap_or_default(), at_most)).await
     }
 
     async fn count_open(
@@ -33,17 +33,13 @@ impl Oversight for PostgresStore {
     }
 }
 
-/// The tenants of a table. Each is found by one step in the primary key: after a tenant the search goes on at
-/// the next name, and after a scope behind all scopes of its tenant (`0` follows `/`).
+/// The first `$2` tenants of a table after the name `$1`. Each is found by one step in the primary key: after a tenant the search
+/// goes on at the next name, and after a scope behind all scopes of its tenant (`0` follows `/`).
 macro_rules! tenants_of {
     ($table:literal, $condition:literal) => {
         concat!(
             "SELECT tenant FROM (WITH RECURSIVE names (tenant) AS ( \
-                 SELECT min(tenant) FROM ",
-            $table,
-            " WHERE ",
-            $condition,
-            " UNION ALL \
+                 SELECT $1::text COLLATE \"C\" UNION ALL \
                  SELECT (SELECT min(t.tenant) FROM ",
             $table,
             " t WHERE ",
@@ -52,7 +48,7 @@ macro_rules! tenants_of {
                      CASE strpos(names.tenant, '/') WHEN 0 THEN names.tenant || '!' \
                      ELSE split_part(names.tenant, '/', 1) || '0' END) \
                  FROM names WHERE names.tenant IS NOT NULL) \
-             SELECT tenant FROM names WHERE tenant IS NOT NULL) AS ",
+             SELECT tenant FROM names WHERE tenant > $1 LIMIT $2) AS ",
             $table
         )
     };
@@ -66,17 +62,14 @@ const TENANTS: &str = concat!(
     tenants_of!("hapax_jobs", "domain <> ''"),
 );
 
-async fn tenants<S: SqlSession>(session: &mut S, at_most: u32) -> SqlResult<Vec<Tenant>> {
-    let rows = session.rows(TENANTS, &[]).await?;
-    let mut tenants = Vec::with_capacity(rows.len());
-    for row in &rows {
-        tenants.push(Tenant::stored(row.try_get::<&str>("tenant")?).without_scope());
-    }
-    tenants.retain(|tenant| !tenant.as_str().is_empty());
-    tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
-    tenants.dedup();
-    tenants.truncate(at_most as usize);
-    Ok(tenants)
+async fn tenants<S: SqlSession>(
+    session: &mut S,
+    after: &str,
+    at_most: u32,
+) -> SqlResult<TenantPage> {
+    let rows = session.rows(TENANTS, &[&after, &(i64::from(at_most) + 1)]).await?;
+    let names: SqlResult<_> = rows.iter().map(|row| Ok(row.try_get("tenant")?)).collect();
+    Ok(TenantPage::of_names(names?, at_most))
 }
 
 /// The clock is that of the transaction's start: a lease that is renewed after the snapshot has not run out.

@@ -8,8 +8,8 @@ use crate::connect::session::SqlSession;
 use crate::error::SqlResult;
 use crate::row;
 
-/// Rows per statement, few enough that a takeover of an expired claim does not wait long.
-const BATCH: u32 = 500;
+/// Rows per statement, few enough that neither a takeover of an expired claim nor a commit that shares the disk waits long.
+const BATCH: u32 = 100;
 
 /// Deletes expired rows of a table. SKIP LOCKED: a row that is being taken over or written is left to that
 /// transaction.

@@ -15,6 +15,8 @@ const MAX_SKEW: u64 = 1000;
 struct MasterInfo {
     info: HashMap<String, String>,
     fsync: Option<String>,
+    /// Whether a server whose append-only file ends in the middle of a write starts all the same.
+    loads_truncated: Option<String>,
     min_replicas: Option<String>,
     cluster: Option<HashMap<String, String>>,
     /// The difference between the server's clock and the local one, in ms.
@@ -28,7 +30,7 @@ pub(crate) async fn findings(client: &RedisClient) -> StoreResult<Vec<Finding>> 
         let reason = "a master has become a replica; looking for the new one".into();
         return Err(StoreError::Unavailable { reason, source: None });
     }
-    let checks = [version, eviction, durability, replication, slots, clock];
+    let checks = [version, eviction, durability, torn_writes, replication, slots, clock];
     let worst = |check: fn(&MasterInfo) -> Option<Finding>| {
         masters.iter().filter_map(check).max_by_key(|finding| finding.severity)
     };
@@ -50,6 +52,7 @@ async fn gather(client: &RedisClient) -> StoreResult<Vec<MasterInfo>> {
     }
     // Managed servers forbid some of these commands; the findings then say that a setting is not known.
     let fsync = setting(client, "appendfsync").await;
+    let loads_truncated = setting(client, "aof-load-truncated").await;
     let min_replicas = setting(client, "min-replicas-to-write").await;
     let skews = skews(client).await;
     let clustered = masters.iter().any(|m| m.text("cluster_enabled") == "1");
@@ -60,6 +63,7 @@ async fn gather(client: &RedisClient) -> StoreResult<Vec<MasterInfo>> {
     };
     for (i, master) in masters.iter_mut().enumerate() {
         master.fsync = fsync.get(i).cloned();
+        master.loads_truncated = loads_truncated.get(i).cloned();
         master.min_replicas = min_replicas.get(i).cloned();
         master.skew = skews.get(i).copied();
         let state = cluster.as_ref().and_then(|replies| replies.get(i));
@@ -167,6 +171,27 @@ fn durability(master: &MasterInfo) -> Option<Finding> {
         _ => warn(
             "the server does not permit CONFIG GET, so it is not known whether writes reach the disk",
             "allow CONFIG GET, or make sure of appendonly yes and appendfsync always",
+        ),
+    })
+}
+
+/// Redis and Valkey write a script's changes between `MULTI` and `EXEC`. If a crash cuts them off, a server that starts all
+/// the same removes the last, incomplete command and leaves the `MULTI`: what follows is applied with the half of the
+/// script at the next start, or is lost if no `EXEC` came after it (valkey-io/valkey#4342).
+fn torn_writes(master: &MasterInfo) -> Option<Finding> {
+    const CHECK: &str = "redis.torn_writes";
+    if master.text("aof_enabled") != "1" {
+        return None;
+    }
+    Some(match master.loads_truncated.as_deref()? {
+        "no" => Finding::fine(CHECK, "a cut append-only file is not loaded before it is mended"),
+        _ => Finding::warn(
+            CHECK,
+            Promise::Durable,
+            "aof-load-truncated yes: a crash in the middle of a write, and a second one later, can \
+             lose what was acknowledged between them",
+            "set aof-load-truncated no and mend the file with redis-check-aof --fix, or run BGREWRITEAOF \
+             after each crash",
         ),
     })
 }

@@ -5,7 +5,7 @@ use futures_util::future::try_join_all;
 use hapax_core::claims::ClaimState;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimStatus, ClaimSummary, ClaimView, Key, KeyKind, OpenClaims,
-    Oversight, StoreError, StoreResult, Tenant, Token,
+    Oversight, StoreError, StoreResult, Tenant, TenantPage, Token,
 };
 use redis::Cmd;
 
@@ -16,23 +16,11 @@ use crate::store::RedisStore;
 impl Oversight for RedisStore {
     /// Leaves locks with verbatim names out, because they may be a foreign program's.
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
-        let replies = self.client.send_to_masters(&redis::cmd("PING")).await?;
-        let mut masters: Vec<_> = replies.into_iter().map(|(address, _)| address).collect();
-        masters.sort();
-        let (at, cursor) = list.after.as_deref().map_or((0, "0"), |after| {
-            let (at, cursor) = after.split_once(':').unwrap_or(("0", "0"));
-            (at.parse().unwrap_or(0), cursor)
-        });
-        let Some(master) = masters.get(at) else { return Ok(ClaimPage::default()) };
         let (tenant, kind) = (escape_pattern(list.tenant.as_str()), list.kind.as_str());
         let scope =
             list.scope.as_deref().map_or_else(String::new, |scope| escape_pattern(scope) + ":");
-        let mut scan = Cmd::new();
-        scan.arg("SCAN").arg(cursor).arg("MATCH");
-        scan.arg(format!("{}:{{{tenant}*:{kind}:{scope}*}}", self.names.prefix));
-        scan.arg("COUNT").arg(list.max_claims.max(1));
-        let (cursor, names): (String, Vec<String>) =
-            read(self.client.send_to(master, &scan).await?)?;
+        let pattern = format!("{}:{{{tenant}*:{kind}:{scope}*}}", self.names.prefix);
+        let (names, next) = self.scan(list.after.as_deref(), &pattern, list.max_claims).await?;
         let keys = names.iter().filter_map(|name| self.key_of(name));
         let looks = keys.map(|key| async {
             let view = self.look_without_value(&key).await?;
@@ -40,25 +28,20 @@ impl Oversight for RedisStore {
         });
         let found = try_join_all(looks).await?;
         let claims = found.into_iter().flatten().filter(|listed| list.shows(listed)).collect();
-        let next = match (cursor.as_str(), at + 1) {
-            ("0", next) if next >= masters.len() => None,
-            ("0", next) => Some(format!("{next}:0")),
-            (cursor, _) => Some(format!("{at}:{cursor}")),
-        };
         Ok(ClaimPage { claims, next })
     }
 
-    /// Scans the whole key space, within the timeout of one call.
-    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
-        let names = self.scan_names(&format!("{}:{{*:*", self.names.prefix)).await?;
+    /// The tenants of the keys that one `SCAN` looks at, in no order from page to page.
+    async fn tenants(&self, after: Option<&str>, _: u32) -> StoreResult<TenantPage> {
+        let pattern = format!("{}:{{*:*", self.names.prefix);
+        let (names, next) = self.scan(after, &pattern, SCAN_COUNT).await?;
         let keys = names.iter().filter_map(|name| self.key_of(name).or_else(|| self.job_of(name)));
         let keys = keys.filter(|key| !key.is_operators_job());
         let mut tenants: Vec<_> = keys.map(|key| key.tenant().without_scope()).collect();
         tenants.retain(|tenant| !tenant.as_str().is_empty());
         tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         tenants.dedup();
-        tenants.truncate(at_most as usize);
-        Ok(tenants)
+        Ok(TenantPage { tenants, next })
     }
 
     async fn count_open(&self, _: Option<&Tenant>, _: KeyKind) -> StoreResult<Option<OpenClaims>> {
@@ -70,32 +53,36 @@ impl Oversight for RedisStore {
     }
 }
 
-/// How many keys one `SCAN` looks at.
+/// How many keys the `SCAN` for a page of tenants looks at: less than a millisecond of the server's time.
 const SCAN_COUNT: u32 = 1000;
 
 impl RedisStore {
-    /// The names of all keys that match, on every master. A key space that cannot be walked within the
-    /// timeout of one call is an error.
-    pub(crate) async fn scan_names(&self, pattern: &str) -> StoreResult<Vec<String>> {
-        let walk = async {
-            let mut names = Vec::new();
-            for (master, _) in self.client.send_to_masters(&redis::cmd("PING")).await? {
-                let mut cursor = "0".to_owned();
-                loop {
-                    let mut scan = Cmd::new();
-                    scan.arg("SCAN").arg(&cursor).arg("MATCH").arg(pattern);
-                    scan.arg("COUNT").arg(SCAN_COUNT);
-                    let page: Vec<String>;
-                    (cursor, page) = read(self.client.send_to(&master, &scan).await?)?;
-                    names.extend(page);
-                    if cursor == "0" {
-                        break;
-                    }
-                }
-            }
-            Ok(names)
+    /// One step of a walk over all keys, master by master: those that match among about `count`, and where the next step
+    /// goes on.
+    async fn scan(
+        &self,
+        after: Option<&str>,
+        pattern: &str,
+        count: u32,
+    ) -> StoreResult<(Vec<String>, Option<String>)> {
+        let replies = self.client.send_to_masters(&redis::cmd("PING")).await?;
+        let mut masters: Vec<_> = replies.into_iter().map(|(address, _)| address).collect();
+        masters.sort();
+        let (at, cursor) = after.map_or((0, "0"), |after| {
+            let (at, cursor) = after.split_once(':').unwrap_or(("0", "0"));
+            (at.parse().unwrap_or(0), cursor)
+        });
+        let Some(master) = masters.get(at) else { return Ok((Vec::new(), None)) };
+        let mut scan = Cmd::new();
+        scan.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(count.max(1));
+        let (cursor, names): (String, Vec<String>) =
+            read(self.client.send_to(master, &scan).await?)?;
+        let next = match (cursor.as_str(), at + 1) {
+            ("0", next) if next >= masters.len() => None,
+            ("0", next) => Some(format!("{next}:0")),
+            (cursor, _) => Some(format!("{at}:{cursor}")),
         };
-        hapax_core::with_timeout(self.client.timeout(), walk).await
+        Ok((names, next))
     }
 
     fn key_of(&self, name: &str) -> Option<Key> {

@@ -111,6 +111,7 @@ impl Redis {
     /// Starts the server with its present configuration file: a sentinel rewrites its own file and those of the servers
     /// that it monitors, which a restart must not undo.
     fn run(&self) -> Result<(), PortTaken> {
+        self.mend_append_only_file();
         self.process.spawn(
             Command::new(&self.binary)
                 .arg(self.folder.path().join("redis.conf"))
@@ -122,6 +123,17 @@ impl Redis {
                 // A server with a password does not answer PONG without it.
                 .is_ok_and(|answer| answer == "PONG" || answer.starts_with("NOAUTH"))
         })
+    }
+
+    /// Removes a write that a kill has cut off, as an operator does: with the whole script that it belongs to.
+    fn mend_append_only_file(&self) {
+        let dir = self.arguments.iter().skip_while(|argument| *argument != "--dir").nth(1);
+        let dir = dir.map_or(self.folder.path(), Path::new);
+        let files = ["appendonlydir/appendonly.aof.manifest", "appendonly.aof"];
+        for file in files.map(|file| dir.join(file)).iter().filter(|file| file.exists()) {
+            let mut command = Command::new(binary::require("redis-check-aof"));
+            let _ = output_with_input(command.arg("--fix").arg(file), "y\n".into(), CLIENT_TIMEOUT);
+        }
     }
 
     /// `redis://127.0.0.1:PORT/0`, or `rediss://…` for TLS.
@@ -261,6 +273,8 @@ fn configuration(
     // the replica's first acknowledgement a second later: a master killed in between would lose writes that its
     // replica seemed to have.
     lines += "save \"\"\nappendonly yes\nappendfsync always\nrepl-diskless-sync no\n";
+    // A server that loads a cut file by itself may lose acknowledged writes at the next restart; `restart` mends it.
+    lines += "aof-load-truncated no\n";
     match role {
         Role::ClusterNode => {
             if certificates.is_some() {

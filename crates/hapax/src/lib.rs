@@ -91,7 +91,7 @@ pub use hapax_core::{
     Claims, Deleted, Expect, Fence, Finding, Fingerprint, GiveBack, InvalidKey, Key, KeyKind, Log,
     MAX_NAME, MAX_TENANT, OnUnknown, Once, OnceError, OpenClaims, OpenMode, Operation, Oversight,
     Promise, Put, Queue, Record, Records, RunContext, Severity, Step, Store, StoreError,
-    StoreResult, Swept, Tenant, Ticket, Token, Version, Watch,
+    StoreResult, Swept, Tenant, TenantPage, Ticket, Token, Version, Watch,
 };
 pub use hapax_core::{
     activity, claims, log, memory, metric_names, records, trace, worker, wrapped_store,

@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use super::MemoryStore;
 use crate::primitives::oversight::includes;
 use crate::{
-    ClaimPage, ClaimQuery, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant, claim_rules,
+    ClaimPage, ClaimQuery, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant, TenantPage,
+    claim_rules,
 };
 
 #[async_trait]
@@ -32,21 +33,19 @@ impl Oversight for MemoryStore {
         Ok(ClaimPage { claims, next })
     }
 
-    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
+    async fn tenants(&self, after: Option<&str>, at_most: u32) -> StoreResult<TenantPage> {
         let mut names = HashSet::new();
         let mut add = |key: &Key| {
-            if !key.tenant().as_str().is_empty() {
-                names.insert(key.tenant().without_scope());
+            let tenant = key.tenant().without_scope();
+            if after.is_none_or(|after| tenant.as_str() > after) {
+                names.insert(tenant.as_str().to_owned());
             }
         };
         self.claims.each().for_each(|part| part.keys().for_each(&mut add));
         let tables = self.tables();
         tables.records.keys().for_each(&mut add);
         tables.jobs.keys().filter(|job| !job.is_operators_job()).for_each(&mut add);
-        let mut tenants: Vec<_> = names.into_iter().collect();
-        tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
-        tenants.truncate(at_most as usize);
-        Ok(tenants)
+        Ok(TenantPage::of_names(names.into_iter().collect(), at_most))
     }
 
     async fn count_open(

@@ -17,11 +17,15 @@ pub trait Oversight: Send + Sync {
     /// Reads one page.
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage>;
 
-    /// The tenants that have claims, records or jobs, without their scopes, in order; at most `at_most`. Jobs and records
-    /// that hapax keeps for operators ([`activity::keys`](crate::activity::keys)) make no tenant. Those
+    /// Reads one page of the tenants that have claims, records or jobs, without their scopes. `after` is
+    /// [`TenantPage::next`] of the page before. A page has at most `at_most` tenants; on a store that finds them only by a
+    /// walk over its keys (Redis) it is what a limited number of keys shows. The laws of the list hold: a walk over all
+    /// pages shows every tenant at least once, and pages may be empty.
+    ///
+    /// Jobs and records that hapax keeps for operators ([`activity::keys`](crate::activity::keys)) make no tenant. Those
     /// that have nothing but queued items may be left out, because no store finds items by their tenant
     /// without reading all of them.
-    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>>;
+    async fn tenants(&self, after: Option<&str>, at_most: u32) -> StoreResult<TenantPage>;
 
     /// Counts the claims of a kind that are not settled, of one tenant and its scopes or of all tenants. `None`
     /// where a store could tell only by a scan of everything (Redis).
@@ -84,6 +88,35 @@ pub struct ClaimPage {
     pub claims: Vec<ClaimSummary>,
     /// The value of [`ClaimQuery::after`] for the next page; `None` on the last one.
     pub next: Option<String>,
+}
+
+/// One page of the tenants of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantPage {
+    /// The tenants of this page.
+    pub tenants: Vec<Tenant>,
+    /// What to ask the next page with; `None` on the last one.
+    pub next: Option<String>,
+}
+
+impl TenantPage {
+    /// The page of the names that a store has found after the page before, which must be the first `at_most + 1` of those that
+    /// are left, or all of them. Scopes count as their tenants.
+    pub fn of_names(mut names: Vec<String>, at_most: u32) -> Self {
+        names.sort_unstable();
+        names.dedup();
+        let at_most = at_most.max(1) as usize;
+        let is_last = names.len() <= at_most;
+        names.truncate(at_most);
+        let next = names.last().filter(|_| !is_last).cloned();
+        let mut tenants: Vec<_> =
+            names.iter().map(|name| Tenant::stored(name).without_scope()).collect();
+        tenants.retain(|tenant| !tenant.as_str().is_empty());
+        // `-` is before `/`: another tenant may stand between a tenant and its scopes.
+        tenants.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        tenants.dedup();
+        Self { tenants, next }
+    }
 }
 
 /// The state of a claim, without its value.

@@ -50,7 +50,7 @@ for _, lane in ipairs(lanes) do
     for _, follower in ipairs(found) do
       local id = id_of_name(follower)
       local item = item_of(id)
-      if item.state ~= 'W' or item.due > now then
+      if not item or item.state ~= 'W' or item.due > now then
         after = nil
         break
       end

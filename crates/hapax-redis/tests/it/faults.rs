@@ -1,5 +1,7 @@
 //! Servers that hang, die, lose replies, are full, or refuse access.
 
+use std::fs::OpenOptions;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,10 +9,10 @@ use crate::common::*;
 use bytes::Bytes;
 use hapax_core::command::{Begun, CommandConfig, CommandError, CommandState, Commands};
 use hapax_core::log::{LogRetention, PageRequest, TailPosition};
-use hapax_core::queue::{LeaseRequest, QueueName};
+use hapax_core::queue::{Enqueued, LeaseRequest, QueueItem, QueueName};
 use hapax_core::{
     ClaimRequest, Claimed, Claims, Deleted, Expect, GiveBack, Log, Operation, Put, Queue, Records,
-    Step, Store, StoreError,
+    Step, Store, StoreError, Tenant,
 };
 use hapax_redis::RedisStore;
 use hapax_testkit::{Redis, TcpProxy};
@@ -132,6 +134,33 @@ async fn killed_server_recovers_with_acknowledged_writes() {
     assert!(matches!(answer, Claimed::Busy { .. }), "{answer:?}");
     let step = until_it_works(|| store.settle(&key, &ticket.token, "x".into())).await;
     assert_eq!(step, Step::Done(ticket.fence));
+}
+
+/// The first crash cuts off the writes of a script. What the mended server acknowledges then must survive the second one.
+#[tokio::test]
+async fn mended_append_only_file_keeps_what_follows() {
+    let redis = Redis::start();
+    let queue = QueueName::outbox();
+    let items = ["cut", "kept"].map(|key| QueueItem::new(&Tenant::default(), "t", "p").key(key));
+    let enqueue = async |item: &QueueItem| {
+        let store = patient(&redis.url());
+        let all = [item.clone()];
+        assert_eq!(store.enqueue(&queue, &all).await.unwrap(), [Enqueued::Accepted]);
+    };
+    enqueue(&items[0]).await;
+    redis.kill();
+    let mut files = std::fs::read_dir(redis.folder().join("appendonlydir")).unwrap();
+    let is_log = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+    let log = files.find_map(|file| Some(file.unwrap().path()).filter(is_log)).unwrap();
+    let log = OpenOptions::new().write(true).open(log).unwrap();
+    // In the middle of a command before the `EXEC` of the script.
+    log.set_len(log.metadata().unwrap().len() - 30).unwrap();
+    redis.restart();
+    enqueue(&items[1]).await;
+    redis.kill();
+    redis.restart();
+    let leased = patient(&redis.url()).lease(&queue, &LeaseRequest::new(5, LONG)).await.unwrap();
+    assert_eq!(leased.iter().map(|one| one.item.id).collect::<Vec<_>>(), [items[1].id]);
 }
 
 #[tokio::test]

@@ -37,6 +37,22 @@ async fn hole_18_queues_of_any_name_live_in_one_slot_each() {
     }
 }
 
+/// What Redis leaves of an enqueue if it applies half of a script's writes after two crashes.
+#[tokio::test]
+async fn name_without_an_item_does_not_hold_back_its_lane() {
+    let (redis, store) = server();
+    let [lost, next] = [item("k"), item("k")];
+    let _ = store.enqueue(&queue(), from_ref(&lost)).await.unwrap();
+    let id = lost.id.0.to_string();
+    redis.cli(&["HDEL", "hapax:{q:mail}:items", &id]);
+    redis.cli(&["ZREM", "hapax:{q:mail}:ready", &id]);
+    let _ = store.enqueue(&queue(), from_ref(&next)).await.unwrap();
+    let leased = store.lease(&queue(), &LeaseRequest::new(5, LONG)).await.unwrap();
+    assert_eq!(leased.iter().map(|one| one.item.id).collect::<Vec<_>>(), [next.id]);
+    assert_eq!(store.depth(&queue(), None).await.unwrap().waiting, 0);
+    assert_eq!(store.enqueue(&queue(), from_ref(&lost)).await.unwrap(), [Enqueued::Accepted]);
+}
+
 #[tokio::test]
 async fn queue_with_a_foreign_value_is_corrupt_and_unchanged() {
     let (redis, store) = server();

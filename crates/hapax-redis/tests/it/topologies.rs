@@ -295,9 +295,14 @@ async fn findings_name_what_would_break_a_promise() {
         findings.iter().find(|f| f.check == check).map(|f| f.severity)
     };
     let fine = store.examine().await.unwrap();
-    for check in
-        ["redis.version", "redis.eviction", "redis.durability", "redis.replication", "redis.clock"]
-    {
+    for check in [
+        "redis.version",
+        "redis.eviction",
+        "redis.durability",
+        "redis.torn_writes",
+        "redis.replication",
+        "redis.clock",
+    ] {
         assert_eq!(severity(&fine, check), Some(Severity::Fine), "{fine:?}");
     }
     redis.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);

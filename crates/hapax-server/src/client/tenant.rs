@@ -1,5 +1,6 @@
 //! `hapax tenant`: the tenants of a store.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -10,8 +11,8 @@ use super::error::exit_code_of;
 use super::{CliError, print_line, with_exit_codes};
 use crate::daemon::{default_store_config, missing_file};
 
-/// How many tenants are listed.
-const MOST: u32 = 10_000;
+/// How many tenants are asked for at once.
+const PAGE: u32 = 1000;
 
 #[derive(clap::Args)]
 #[command(after_help = with_exit_codes("\
@@ -32,7 +33,7 @@ Examples:
 
 Only with a store: a token of a server sees its own tenant. A tenant that has nothing but
 queued items is not listed: no store finds items by their tenant without reading all of them.
-On Redis this scans all keys."))]
+On Redis this walks over all keys, in small steps: some seconds for a million of them."))]
     List {
         /// The store
         #[arg(long, env = "HAPAX_STORE", value_name = "URL", hide_env_values = true)]
@@ -55,12 +56,19 @@ async fn list(url: &str, json: bool) -> Result<(), CliError> {
     let failed = |error: hapax::StoreError| CliError::Store(format!("the store: {error}"));
     let config = default_store_config().mode(OpenMode::Existing);
     let store = hapax::open(url, &config).map_err(failed)?;
-    let tenants = store.tenants(MOST).await.map_err(failed)?;
-    let names: Vec<_> = tenants.iter().map(hapax::Tenant::as_str).collect();
+    let (mut names, mut after) = (BTreeSet::new(), None);
+    loop {
+        let page = store.tenants(after.as_deref(), PAGE).await.map_err(failed)?;
+        names.extend(page.tenants.iter().map(|tenant| tenant.as_str().to_owned()));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
     if json {
         print_line(json!({"tenants": names}));
-    } else if !names.is_empty() {
-        print_line(names.join("\n"));
+    } else {
+        names.iter().for_each(print_line);
     }
     Ok(())
 }

@@ -74,7 +74,10 @@ fn server_reports_requests_replays_and_itself() {
     server.signal(rustix::process::Signal::TERM);
     server.ended();
     assert!(observer.nodes()[0].stopped);
-    assert_eq!(observer.1.block_on(observer.0.tenants(9)).unwrap(), [Tenant::default()]);
+    assert_eq!(
+        observer.1.block_on(observer.0.tenants(None, 9)).unwrap().tenants,
+        [Tenant::default()]
+    );
 }
 
 #[test]

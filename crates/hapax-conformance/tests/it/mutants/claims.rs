@@ -12,7 +12,7 @@ use hapax_core::memory::MemoryStore;
 use hapax_core::{
     ClaimPage, ClaimQuery, ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Expect, Fence,
     Fingerprint, Key, KeyKind, OnUnknown, OpenClaims, Operation, Oversight, Put, Records, Step,
-    Store, StoreResult, Swept, Tenant, Ticket, Token, Watch,
+    Store, StoreResult, Swept, Tenant, TenantPage, Ticket, Token, Watch,
 };
 
 use super::bugs;
@@ -50,6 +50,8 @@ bugs! {
     ScopesAreTenants => "tenants_lists_each_tenant_once",
     /// What is kept for operators has a tenant, the empty one.
     OperatorsAreTenants => "tenants_leaves_out_what_is_kept_for_operators",
+    /// The first page of tenants counts as the last.
+    OnePageOfTenants => "tenants_lists_each_tenant_once",
     /// Only tenants with claims are listed.
     RecordsHaveNoTenants => "tenants_lists_those_with_records_or_jobs_alone",
     /// Claims whose lease has ended count as pending.
@@ -232,8 +234,8 @@ impl StoreWrapper for ClaimsMutant {
         Ok(swept)
     }
 
-    async fn tenants(&self, at_most: u32) -> StoreResult<Vec<Tenant>> {
-        let mut tenants = self.store.tenants(at_most).await?;
+    async fn tenants(&self, after: Option<&str>, at_most: u32) -> StoreResult<TenantPage> {
+        let TenantPage { mut tenants, next } = self.store.tenants(after, at_most).await?;
         if self.bug == Bug::ScopesAreTenants
             && let Some(tenant) = tenants.first()
         {
@@ -249,9 +251,10 @@ impl StoreWrapper for ClaimsMutant {
                     with_claims.push(tenant);
                 }
             }
-            return Ok(with_claims);
+            tenants = with_claims;
         }
-        Ok(tenants)
+        let next = next.filter(|_| self.bug != Bug::OnePageOfTenants);
+        Ok(TenantPage { tenants, next })
     }
 
     async fn count_open(
