@@ -6,6 +6,7 @@
 # Debian's podman, buildah and runc build and run it; mmdebstrap makes the base images from Debian's packages. What
 # differs from `docker compose up`:
 # - the base images have the names of the Dockerfile and of compose.yaml, and Debian's contents: Redis is the one of Debian;
+# - they are Debian 13 where BINARY was built with a newer C library than the one of Debian 12;
 # - BINARY is copied where the Dockerfile compiles it: crates are not fetched, and nothing is compiled twice;
 # - the limit of open files is the machine's, where it may not be raised to the one of compose.yaml;
 # - podman-compose knows no `configs`, so that hapax.toml is mounted as a volume;
@@ -41,6 +42,8 @@ install_tools() {
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     [[ -x /usr/lib/podman/aardvark-dns ]] || missing+=(aardvark-dns netavark)
+    # Not there on Ubuntu.
+    [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || missing+=(debian-archive-keyring)
     [[ ${#missing[@]} -eq 0 ]] && return
     say "installing ${missing[*]}"
     apt-get -qq update
@@ -77,11 +80,19 @@ base_of() { sed -nE "s/^(FROM|    image:) ($1:[^ ]+).*/\2/p" deploy/Dockerfile d
 
 build() { buildah bud --quiet --isolation chroot --network host --format docker "$@" >/dev/null; }
 
+# The release of Debian whose C library is new enough for the binary.
+suite() {
+    local newest
+    newest=$(objdump --dynamic-syms "$binary" 2>/dev/null | grep -oE 'GLIBC_2\.[0-9]+' | sort --version-sort | tail -n 1) || true
+    newest=${newest#GLIBC_2.}
+    if ((${newest:-0} > 36)); then echo trixie; else echo bookworm; fi
+}
+
 make_bases() {
     say "making the base images from Debian's packages"
     mmdebstrap --quiet --variant=minbase --include=ca-certificates --aptopt='Acquire::Languages "none"' \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-        bookworm "$scratch/base.tar"
+        "$(suite)" "$scratch/base.tar"
     podman import --quiet "$scratch/base.tar" "docker.io/library/$(base_of debian)" >/dev/null
     rm "$scratch/base.tar"
     # In place of the compiler: what it would have compiled.

@@ -23,4 +23,5 @@ app.post(["/orders", "/orders/other-path"], express.json(), async (request, resp
 
 app.get("/executions", (_request, response) => response.json({ executions }));
 
-app.listen(Number(process.env.PORT ?? 8080), "127.0.0.1");
+const listener = app.listen(Number(process.env.PORT ?? 8080), "127.0.0.1");
+listener.on("listening", () => console.log(`listening on http://127.0.0.1:${listener.address().port}`));

@@ -9,30 +9,31 @@ import { join } from "node:path"
 import { connect } from "../src/index.js"
 import type { Client, ConnectOptions } from "../src/index.js"
 
-const BINARY = process.env["HAPAX_TEST_BIN"] ?? "hapax"
+export const BINARY = process.env["HAPAX_TEST_BIN"] ?? "hapax"
 
 /** A bound for everything that a test waits for; a stalled machine must not fail a test. */
 export const PATIENCE_MS = 60_000
 
-export interface Server {
+/** A process that listens, and what ends it. */
+export interface Listening {
   url: string
-  client: (options?: ConnectOptions) => Client
   process: ChildProcess
   stop: () => Promise<void>
 }
 
-/** Starts `hapax serve` on a free port and waits until it listens. */
-export async function startServer(store: string, flags: string[] = [], listen = "127.0.0.1:0"): Promise<Server> {
-  const child = spawn(BINARY, ["serve", "--listen", listen, "--store", store, ...flags], {
-    stdio: ["ignore", "pipe", "pipe"],
-    cwd: mkdtemp(),
-  })
+export interface Server extends Listening {
+  client: (options?: ConnectOptions) => Client
+}
+
+/** Starts a program and waits until it says where it listens. */
+export async function startListening(program: string, args: string[], env: Record<string, string> = {}): Promise<Listening> {
+  const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"], cwd: mkdtemp(), env: { ...process.env, ...env } })
   let output = ""
   const url = await new Promise<string>((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error(`the server did not start:\n${output}`)), PATIENCE_MS)
     const read = (chunk: Buffer) => {
       output += chunk.toString()
-      const found = /listens on (http:\/\/[0-9.:]+)/.exec(output)
+      const found = /listen(?:s|ing) on (http:\/\/[0-9.:]+)\s/.exec(output)
       if (found?.[1] !== undefined) {
         clearTimeout(timer)
         resolve(found[1])
@@ -47,9 +48,16 @@ export async function startServer(store: string, flags: string[] = [], listen = 
     child.kill("SIGKILL")
     await ended
   }
+  return { url, process: child, stop }
+}
+
+/** Starts `hapax serve` on a free port and waits until it is ready. */
+export async function startServer(store: string, flags: string[] = [], listen = "127.0.0.1:0"): Promise<Server> {
+  const started = await startListening(BINARY, ["serve", "--listen", listen, "--store", store, ...flags])
+  const { url } = started
   // A store on a busy machine may need some time for its tables.
   await until("the server is ready", async () => (await fetch(`${url}/readyz`)).ok)
-  return { url, client: (options = {}) => connect({ url, retryForMs: PATIENCE_MS, ...options }), process: child, stop }
+  return { ...started, client: (options = {}) => connect({ url, retryForMs: PATIENCE_MS, ...options }) }
 }
 
 const folders: string[] = []

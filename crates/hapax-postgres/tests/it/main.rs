@@ -1,6 +1,7 @@
 //! The store on real servers.
 
 mod access;
+mod clock;
 mod conformance;
 mod consume;
 mod errors;

@@ -252,3 +252,34 @@ async fn when_settled(target: &Target, request: &OrderRequest) -> Answer {
 fn says_wait(answer: &Answer) -> bool {
     status(answer).is_some_and(|status| matches!(status, 409 | 423 | 425 | 429 | 502..=504))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_guide_lists_every_check() {
+        let cell = |check: &Check, profile: Profile| {
+            // All the other checks count executions too.
+            let is_answer_alone = check.name == "error-format";
+            let wrong = if is_answer_alone { WrongPart::Answer } else { WrongPart::Executions };
+            match check.profiles.contains(&profile) {
+                true if profile.requires(check.name, wrong) => "yes",
+                true => "should",
+                false => "",
+            }
+        };
+        let mut table = "| check | what must hold | hapax | ietf | stripe |\n".to_owned();
+        table.push_str("|---|---|---|---|---|\n");
+        for check in CHECKS {
+            let [hapax, ietf, stripe] = [Hapax, Ietf, Stripe].map(|profile| cell(check, profile));
+            let Check { name, promise, .. } = check;
+            table += &format!("| `{name}` | {promise} | {hapax} | {ietf} | {stripe} |\n");
+        }
+        let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/check.md");
+        let guide = std::fs::read_to_string(guide).expect("the guide");
+        // The empty line is the end of the table: it has no other rows.
+        let is_there = guide.contains(&format!("{table}\n"));
+        assert!(is_there, "docs/check.md should have this table:\n\n{table}");
+    }
+}

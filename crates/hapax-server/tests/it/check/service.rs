@@ -35,12 +35,19 @@ pub(super) const FAULTS: &[(Fault, &str)] = &[
     (Fault::IgnoresCaller, "other-caller"),
     (Fault::OneKeyForAll, "without-key"),
     (Fault::IgnoresLetterCase, "key-letter-case"),
+    (Fault::KeepsQuotes, "key-quoted"),
+    (Fault::RefusesLongKeys, "key-of-255-bytes"),
     (Fault::TruncatesKeys, "key-too-long"),
     (Fault::IgnoresEmptyKey, "key-empty"),
     (Fault::TakesFirstKey, "key-doubled"),
+    (Fault::ChecksThenActs, "key-not-ascii"),
+    (Fault::RerunsEmpty, "empty-answer"),
     (Fault::RerunsNoContent, "no-content"),
     (Fault::ReplaysText, "binary-answer"),
+    (Fault::TruncatesReplays, "large-answer"),
     (Fault::RerunsHuge, "huge-answer"),
+    (Fault::RerunsStreams, "streamed-answer"),
+    (Fault::RerunsRedirects, "redirect"),
     (Fault::KeepsServerErrors, "server-error-not-kept"),
     (Fault::KeepsRefusals, "refusals-not-kept"),
     (Fault::RerunsClientErrors, "client-error"),
@@ -66,17 +73,28 @@ pub(super) enum Fault {
     /// Takes requests without a key for requests with the same one.
     OneKeyForAll,
     IgnoresLetterCase,
+    /// Takes the quotes around a key for a part of it.
+    KeepsQuotes,
+    /// Refuses keys of more than 128 bytes.
+    RefusesLongKeys,
     TruncatesKeys,
     IgnoresEmptyKey,
     TakesFirstKey,
+    RerunsEmpty,
     RerunsNoContent,
     ReplaysText,
+    /// Keeps the first 65,535 bytes of an answer, as a column of some databases does.
+    TruncatesReplays,
     RerunsHuge,
+    RerunsStreams,
+    RerunsRedirects,
     KeepsServerErrors,
     KeepsRefusals,
     RerunsClientErrors,
     RerunsBadGateway,
     RefusesInPlainText,
+    /// Keeps answers for 3 s instead of a day.
+    KeepsForThreeSeconds,
     /// Not faults by all rules.
     RefusesKeysWith422,
     RefusesReuseWith409,
@@ -115,7 +133,9 @@ fn config(fault: Fault, config: IdempotencyConfig) -> IdempotencyConfig {
         Fault::IgnoresCaller | Fault::WantsAndIgnoresCaller => {
             config.with_scope(CallerScope::Single)
         }
+        Fault::KeepsForThreeSeconds => config.with_retention(Duration::from_secs(3)),
         Fault::RerunsNoContent => verdict(config, 204, Verdict::GiveBack),
+        Fault::RerunsRedirects => verdict(config, 303, Verdict::GiveBack),
         Fault::KeepsServerErrors => verdict(config, 500, Verdict::Keep),
         Fault::KeepsRefusals => verdict(config, 429, Verdict::Keep),
         Fault::RerunsClientErrors => verdict(config, 404, Verdict::GiveBack),
@@ -145,6 +165,13 @@ async fn before(State(fault): State<Fault>, mut request: Request, next: Next) ->
             headers.remove("idempotency-key");
         }
         (Fault::TakesFirstKey, Some(key)) => drop(headers.insert("idempotency-key", key)),
+        (Fault::KeepsQuotes, Some(key)) => {
+            let other = key.to_str().expect("text").replace('"', "quote");
+            headers.insert("idempotency-key", other.parse().expect("a value"));
+        }
+        (Fault::RefusesLongKeys, Some(key)) if key.len() > 128 => {
+            return StatusCode::BAD_REQUEST.into_response();
+        }
         (Fault::TruncatesKeys, Some(key)) if key.len() > 255 => {
             let short = HeaderValue::from_bytes(&key.as_bytes()[..255]).expect("a value");
             headers.insert("idempotency-key", short);
@@ -183,23 +210,34 @@ async fn before(State(fault): State<Fault>, mut request: Request, next: Next) ->
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
         }
         Fault::ReplaysText if is_replay => {
-            let (head, body) = answer.into_parts();
-            let bytes = to_bytes(body, usize::MAX).await.expect("a body");
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            let mut answer = (head.status, head.headers, text).into_response();
-            answer.headers_mut().remove("content-length");
-            return answer;
+            let as_text = |bytes: Bytes| String::from_utf8_lossy(&bytes).into_owned().into();
+            return with_body_changed(answer, as_text).await;
+        }
+        Fault::TruncatesReplays if is_replay => {
+            return with_body_changed(answer, |bytes| bytes.slice(..bytes.len().min(65_535))).await;
         }
         _ => {}
     }
     answer
 }
 
+async fn with_body_changed(answer: Response, change: impl FnOnce(Bytes) -> Bytes) -> Response {
+    let (mut head, body) = answer.into_parts();
+    head.headers.remove("content-length");
+    let bytes = to_bytes(body, usize::MAX).await.expect("a body");
+    (head.status, head.headers, change(bytes)).into_response()
+}
+
 /// Faults inside the layer: the handler says something wrong about its own answer.
 async fn behind(State(fault): State<Fault>, request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
-    let is_huge = answer.body().size_hint().exact().is_some_and(|length| length > 1 << 20);
-    if fault == Fault::RerunsHuge && is_huge {
+    let is_rerun = match (fault, answer.body().size_hint().exact()) {
+        (Fault::RerunsHuge, Some(length)) => length > 1 << 20,
+        (Fault::RerunsEmpty, Some(length)) => length == 0,
+        (Fault::RerunsStreams, length) => length.is_none(),
+        _ => false,
+    };
+    if is_rerun {
         answer.extensions_mut().insert(Verdict::GiveBack);
     }
     answer
