@@ -172,8 +172,14 @@ pub enum Observation {
     LineWebhook { source: String, event: String, outcome: CallOutcome<()> },
     /// The bot got an event, with the headers of the gateway; whether it answered with 200.
     LineHandled { source: String, event: String, key: String, attempt: u64, fence: u64, ok: bool },
-    /// The run is on this store, which decides what may be lost.
-    RunOn { store: String },
+    /// The run is on this store, which decides what may be lost, and has this seed; older histories do not name it.
+    RunOn {
+        store: String,
+        #[serde(default)]
+        seed: Option<u64>,
+    },
+    /// After the faults so many keys of a workload, all that were acknowledged, were asked for again and answered.
+    AskedAgain { workload: String, keys: u64 },
     /// A fault, and the process or connection that it hit.
     Fault { kind: String, target: String },
 }
@@ -206,7 +212,7 @@ impl Observation {
                 ("transactions", key)
             }
             Self::LineWebhook { source, .. } | Self::LineHandled { source, .. } => ("line", source),
-            Self::RunOn { .. } | Self::Fault { .. } => return None,
+            Self::RunOn { .. } | Self::AskedAgain { .. } | Self::Fault { .. } => return None,
         })
     }
 

@@ -5,6 +5,7 @@
 //! proves.
 
 mod api_client;
+mod ask_again;
 mod check;
 pub mod history;
 mod installation;

@@ -2,17 +2,17 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people and scripts")]
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hapax_torture::history::{read_history, write_history};
+use hapax_torture::history::read_history;
 use hapax_torture::{
     FaultKind, LoadConfig, SoakConfig, StoreKind, TortureConfig, TortureReport, WorkloadKind,
-    check_history, run_generator_process, run_load, run_soak, run_torture,
+    run_generator_process, run_load, run_soak, run_torture,
 };
 
 /// Set when the program runs with mounts of its own.
@@ -152,7 +152,7 @@ struct TortureRunArgs {
     /// The faults, with commas, or `none`; `all` are those that need no special rights: `all,power-cut`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     faults: Vec<String>,
-    /// Write what was seen to this file, a line of JSON each.
+    /// Write what was seen to this file, a line of JSON each; with several stores to one file each, `FILE-STORE.jsonl`.
     #[arg(long)]
     history: Option<PathBuf>,
     /// Run nothing; check the history in this file again.
@@ -231,27 +231,35 @@ impl TortureRunArgs {
                 clients: self.clients,
                 fault_threads: self.fault_threads,
                 previous: self.previous.clone(),
+                history: self.history_of(*store),
             };
             eprintln!("{}: seed {}", store.name(), config.seed);
             let report = run_torture(&config, |line| eprintln!("{line}"))?;
-            if let Some(file) = &self.history {
-                let file = File::create(file).context("the history")?;
-                write_history(&report.history, BufWriter::new(file))?;
-            }
             is_clean &= show(&report);
         }
         Ok(is_clean)
+    }
+
+    /// The file for the history of a store: with several stores its name has that of the store.
+    fn history_of(&self, store: StoreKind) -> Option<PathBuf> {
+        let file = self.history.as_ref()?;
+        if self.store.len() < 2 {
+            return Some(file.clone());
+        }
+        let mut name = file.file_stem().unwrap_or_default().to_owned();
+        name.push(format!("-{}", store.name()));
+        if let Some(extension) = file.extension() {
+            name.push(".");
+            name.push(extension);
+        }
+        Some(file.with_file_name(name))
     }
 }
 
 fn replay(file: &Path) -> anyhow::Result<bool> {
     let history = read_history(BufReader::new(File::open(file)?))?;
-    let violations = check_history(&history);
     let seconds = history.iter().map(|entry| entry.to).max().unwrap_or(0) / 1_000_000;
-    let store = "as recorded".to_owned();
-    let crashed = Vec::new();
-    let report = TortureReport { store, seed: 0, seconds, history, violations, crashed };
-    Ok(show(&report))
+    Ok(show(&TortureReport::of(history, seconds, Vec::new())))
 }
 
 fn show(report: &TortureReport) -> bool {
@@ -288,4 +296,22 @@ fn rerun_with_own_mounts() -> anyhow::Result<ExitCode> {
 fn random_seed() -> u64 {
     use std::hash::BuildHasher;
     std::collections::hash_map::RandomState::new().hash_one(std::process::id()) % 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_of_each_store_has_its_own_file() {
+        let files = |stores: &str| {
+            let arguments = ["hapax-torture", "--history", "out/torture.jsonl", "--store", stores];
+            let run = TortureArgs::parse_from(arguments).run;
+            run.store.iter().map(|store| run.history_of(*store)).collect::<Vec<_>>()
+        };
+        let file = |name: &str| Some(PathBuf::from(name));
+        assert_eq!(files("sqlite"), [file("out/torture.jsonl")]);
+        let several = [file("out/torture-sqlite.jsonl"), file("out/torture-redis.jsonl")];
+        assert_eq!(files("sqlite,redis"), several);
+    }
 }

@@ -2,19 +2,21 @@
 
 use std::fmt::Write;
 
-use crate::check::{Violation, count_faults, count_losses, count_observations};
-use crate::history::HistoryEntry;
+use crate::check::{Violation, check_history, count_faults, count_losses, count_observations};
+use crate::history::{HistoryEntry, Observation};
 use crate::timeline::draw_timeline;
 
 /// How many violations are drawn.
 const MOST_PICTURES: usize = 5;
+/// What an older history does not say about its run.
+const NOT_RECORDED: &str = "not recorded";
 
 /// The result of a run.
 pub struct TortureReport {
     /// The store's name.
     pub store: String,
-    /// The seed of the run.
-    pub seed: u64,
+    /// The seed of the run, if the history has it.
+    pub seed: Option<u64>,
     /// How long it took.
     pub seconds: u64,
     /// Everything that was seen.
@@ -26,6 +28,17 @@ pub struct TortureReport {
 }
 
 impl TortureReport {
+    /// Checks the history of a run, now or later.
+    pub fn of(history: Vec<HistoryEntry>, seconds: u64, crashed: Vec<String>) -> Self {
+        let run = history.iter().find_map(|entry| match &entry.what {
+            Observation::RunOn { store, seed } => Some((store.clone(), *seed)),
+            _ => None,
+        });
+        let (store, seed) = run.unwrap_or_else(|| (NOT_RECORDED.to_owned(), None));
+        let violations = check_history(&history);
+        Self { store, seed, seconds, history, violations, crashed }
+    }
+
     /// Whether every promise was kept and no process ended by itself.
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty() && self.crashed.is_empty()
@@ -46,17 +59,35 @@ impl TortureReport {
             let _ = writeln!(table, "| {name} | {value} |");
         };
         line("store", self.store.clone());
-        line("seed", self.seed.to_string());
+        line("seed", self.seed.map_or_else(|| NOT_RECORDED.to_owned(), |seed| seed.to_string()));
         line("seconds", self.seconds.to_string());
         line("operations", format!("{} ({})", sum(&calls), join(calls.clone())));
         line("of these with an unknown end", unknown.to_string());
         line("faults", format!("{} ({})", sum(&faults), join(faults.clone())));
+        let again: Vec<(&str, usize)> = self.asked_again();
+        if !again.is_empty() {
+            line(
+                "asked for again at the end",
+                format!("{} ({})", sum(&again), join(again.clone())),
+            );
+        }
         let lost: Vec<(&str, usize)> = count_losses(&self.history).into_iter().collect();
         if !lost.is_empty() {
             line("lost at failovers", join(lost));
         }
         line("violations", self.violations.len().to_string());
         table
+    }
+
+    /// How many keys of each workload were asked for again after the faults.
+    fn asked_again(&self) -> Vec<(&str, usize)> {
+        let again = self.history.iter().filter_map(|entry| match &entry.what {
+            Observation::AskedAgain { workload, keys } => {
+                Some((workload.as_str(), usize::try_from(*keys).ok()?))
+            }
+            _ => None,
+        });
+        again.collect()
     }
 
     /// Pictures of the first violations, and the logs of crashed processes.

@@ -1,6 +1,7 @@
 //! One run: starts everything, lets clients and faults loose, ends the faults, drains, checks.
 
-use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,8 +12,8 @@ use anyhow::{Context, anyhow};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::check::check_history;
-use crate::history::{CallOutcome, CommandAnswer, Observation};
+use crate::ask_again::{AcknowledgedKeys, ask_again};
+use crate::history::{Observation, write_history};
 use crate::installation::{Installation, StoreKind};
 use crate::nemesis::{FaultKind, FaultThread, Nemesis};
 use crate::random::SeededRandom;
@@ -29,8 +30,6 @@ use crate::workload::{
 const END_TIMEOUT: Duration = Duration::from_secs(320);
 /// How much longer a run may be for the sake of faults that it has not had.
 const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(180);
-/// How many keys of each workload are asked for once more at the end.
-const KEYS_AT_THE_END: usize = 200;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -53,22 +52,40 @@ pub struct TortureConfig {
     pub fault_threads: u32,
     /// An older `hapax` binary, for [`FaultKind::Upgrade`].
     pub previous: Option<PathBuf>,
+    /// Where the history is written, also when the run fails.
+    pub history: Option<PathBuf>,
+}
+
+/// How a run went.
+struct RunEnd {
+    seconds: u64,
+    crashed: Vec<String>,
 }
 
 /// Runs, checks, and ends all processes. `progress` gets a line every few seconds.
 ///
 /// # Errors
 ///
-/// When something could not be started, or did not end in time.
+/// When something could not be started, or did not end in time; the history is written before.
 pub fn run_torture(
     config: &TortureConfig,
     progress: impl Fn(&str) + Sync,
 ) -> anyhow::Result<TortureReport> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = TortureRun::start(config, &runtime)?.run(config, &runtime, &progress);
+    let run = TortureRun::start(config, &runtime)?;
+    let recorder = run.recorder.clone();
+    let end = run.run(config, &runtime, &progress);
     // Followers of a broken server may still wait.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    outcome
+    let history = recorder.take();
+    let written = config.history.as_ref().map_or(Ok(()), |file| {
+        write_history(&history, BufWriter::new(File::create(file)?))
+            .with_context(|| format!("the history {}", file.display()))
+    });
+    let RunEnd { seconds, crashed } = end?;
+    written?;
+    progress(&format!("checking {} observations", history.len()));
+    Ok(TortureReport::of(history, seconds, crashed))
 }
 
 struct TortureRun {
@@ -88,7 +105,7 @@ impl TortureRun {
         let mut installation = Installation::start(config)?;
         let recorder = Arc::new(HistoryRecorder::new());
         let store = config.store.name().to_owned();
-        recorder.record_now(0, Observation::RunOn { store });
+        recorder.record_now(0, Observation::RunOn { store, seed: Some(config.seed) });
         let has = |kind| config.workloads.contains(&kind);
         if has(WorkloadKind::Proxy) {
             let upstream = runtime.block_on(proxy::start_upstream(recorder.clone()))?;
@@ -138,7 +155,7 @@ impl TortureRun {
         config: &TortureConfig,
         runtime: &Runtime,
         progress: &(impl Fn(&str) + Sync),
-    ) -> anyhow::Result<TortureReport> {
+    ) -> anyhow::Result<RunEnd> {
         let mut clients = JoinSet::new();
         for kind in &config.workloads {
             let _guard = runtime.enter();
@@ -152,7 +169,8 @@ impl TortureRun {
         runtime.block_on(async {
             let ended = tokio::time::timeout(END_TIMEOUT, clients.join_all()).await;
             ended.map_err(|_| anyhow!("clients did not end within {END_TIMEOUT:?}"))?;
-            self.ask_again().await;
+            let keys = AcknowledgedKeys::of(&self.recorder);
+            ask_again(keys, &self.recorder, |prefix| self.new_client(prefix), progress).await?;
             if let Some(consumer) = &self.consumer {
                 let lossy =
                     config.store.loses_at_failover().then(|| self.installation.open_store());
@@ -168,19 +186,7 @@ impl TortureRun {
             }
             anyhow::Ok(())
         })?;
-        let seconds = began.elapsed().as_secs();
-        drop(self.installation);
-        let history = self.recorder.take();
-        progress(&format!("checking {} observations", history.len()));
-        let violations = check_history(&history);
-        Ok(TortureReport {
-            store: config.store.name().to_owned(),
-            seed: config.seed,
-            seconds,
-            history,
-            violations,
-            crashed,
-        })
+        Ok(RunEnd { seconds: began.elapsed().as_secs(), crashed })
     }
 
     fn new_client(&self, prefix: &str) -> TortureClient {
@@ -312,38 +318,5 @@ impl TortureRun {
             anyhow::Ok(())
         })
         .context("the faults")
-    }
-
-    /// When everything works again, records are read and answers are asked for once more.
-    async fn ask_again(&self) {
-        let keys = |find: fn(&Observation) -> Option<String>| {
-            let all: BTreeSet<String> = self.recorder.find(find);
-            let step = all.len().div_ceil(KEYS_AT_THE_END).max(1);
-            all.into_iter().step_by(step).collect::<Vec<_>>()
-        };
-        let written = keys(|what| match what {
-            Observation::RecordPut { key, .. } => Some(key.clone()),
-            _ => None,
-        });
-        let completed = keys(|what| match what {
-            Observation::CommandComplete { key, outcome: CallOutcome::Done(()), .. }
-            | Observation::CommandBegin {
-                key,
-                outcome: CallOutcome::Done(CommandAnswer::Replayed(_)),
-                ..
-            } => Some(key.clone()),
-            _ => None,
-        });
-        let answered = keys(|what| match what {
-            Observation::ProxyRequest { key, outcome: CallOutcome::Done(_), .. } => {
-                Some(key.clone())
-            }
-            _ => None,
-        });
-        records::read_all(self.new_client("serve"), written).await;
-        commands::ask_all(self.new_client("serve"), completed).await;
-        if !answered.is_empty() {
-            proxy::ask_all(self.new_client("proxy"), answered).await;
-        }
     }
 }

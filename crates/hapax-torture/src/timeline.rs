@@ -19,7 +19,9 @@ pub fn draw_timeline(history: &[HistoryEntry], violation: &Violation) -> String 
             .what
             .subject()
             .is_none_or(|subject| subject == (violation.workload, violation.key.as_str()));
-        near && mine && !matches!(entry.what, Observation::RunOn { .. })
+        let is_about_run =
+            matches!(entry.what, Observation::RunOn { .. } | Observation::AskedAgain { .. });
+        near && mine && !is_about_run
     };
     let mut entries: Vec<&HistoryEntry> = history.iter().filter(shown).collect();
     entries.sort_by_key(|entry| entry.from);
@@ -150,7 +152,8 @@ fn describe(what: &Observation) -> String {
             let answer = if *ok { "200" } else { "500" };
             format!("the bot got {event}, attempt {attempt}, fence {fence} -> {answer}")
         }
-        Observation::RunOn { store } => format!("a run on {store}"),
+        Observation::RunOn { store, .. } => format!("a run on {store}"),
+        Observation::AskedAgain { workload, keys } => format!("{keys} keys of {workload} again"),
         Observation::Fault { kind, target } => format!("{kind} {target}"),
     }
 }

@@ -1,9 +1,14 @@
 //! `hapax-torture` for a short time on each store: no promise is broken, and faults really happened.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hapax_torture::history::write_history;
+use hapax_torture::history::{
+    CallOutcome, CommandAnswer, Observation, read_history, write_history,
+};
 use hapax_torture::{
     FaultKind, StoreKind, TortureConfig, TortureReport, WorkloadKind, count_faults,
     count_observations, run_torture,
@@ -26,6 +31,7 @@ fn torture(store: StoreKind, seed: u64) {
         clients: 1,
         fault_threads: 1,
         previous: None,
+        history: None,
     };
     let report = run_torture(&config, |_| {}).expect("everything starts and ends");
     must_be_clean(&report);
@@ -55,6 +61,7 @@ fn torture_failover(store: StoreKind, seed: u64) {
         clients: 1,
         fault_threads: 1,
         previous: None,
+        history: None,
     };
     let report = run_torture(&config, |_| {}).expect("everything starts and ends");
     must_be_clean(&report);
@@ -82,6 +89,93 @@ fn keep(report: &TortureReport) -> PathBuf {
     let file = std::fs::File::create(&path).expect("a file");
     write_history(&report.history, std::io::BufWriter::new(file)).expect("the history is written");
     path
+}
+
+/// Enough clients and time for some hundred keys.
+#[test]
+fn torture_asks_again_for_every_acknowledged_key() {
+    let config = TortureConfig {
+        hapax: PathBuf::from(env!("CARGO_BIN_EXE_hapax")),
+        store: StoreKind::Sqlite,
+        duration: Duration::from_secs(7),
+        seed: 31,
+        workloads: vec![WorkloadKind::Commands, WorkloadKind::Proxy],
+        faults: Vec::new(),
+        clients: 10,
+        fault_threads: 1,
+        previous: None,
+        history: None,
+    };
+    let report = run_torture(&config, |_| {}).expect("everything starts and ends");
+    must_be_clean(&report);
+    let asked_from = |workload: &str| {
+        let asked = report.history.iter().find(|entry| {
+            matches!(&entry.what, Observation::AskedAgain { workload: asked, .. } if asked == workload)
+        });
+        asked.unwrap_or_else(|| panic!("{workload}\n{}", report.table())).from
+    };
+    let (mut acknowledged, mut replayed) = (BTreeSet::new(), BTreeSet::new());
+    for entry in &report.history {
+        match &entry.what {
+            Observation::CommandComplete { key, outcome: CallOutcome::Done(()), .. } => {
+                acknowledged.insert(key);
+            }
+            Observation::CommandBegin {
+                key,
+                outcome: CallOutcome::Done(CommandAnswer::Replayed(_)),
+                ..
+            } if entry.from >= asked_from("commands") => {
+                replayed.insert(key);
+            }
+            Observation::ProxyRequest { key, outcome: CallOutcome::Done(answer), .. } => {
+                acknowledged.insert(key);
+                if answer.replayed && entry.from >= asked_from("proxy") {
+                    replayed.insert(key);
+                }
+            }
+            _ => {}
+        }
+    }
+    let missing: Vec<_> = acknowledged.difference(&replayed).collect();
+    let count = acknowledged.len();
+    assert!(missing.is_empty(), "of {count} keys not asked for again: {missing:?}");
+}
+
+/// What clients saw is most needed when a run fails.
+#[test]
+fn torture_keeps_the_history_of_a_run_that_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    // A hapax that starts twice, as two processes, and never again.
+    let (first, second) = (path("first"), path("second"));
+    let script = format!(
+        "#!/bin/sh\n\
+         if [ -e {second} ]; then exit 1; fi\n\
+         if [ -e {first} ]; then : > {second}; else : > {first}; fi\n\
+         exec {} \"$@\"\n",
+        env!("CARGO_BIN_EXE_hapax")
+    );
+    let (hapax, history) = (PathBuf::from(path("hapax")), PathBuf::from(path("history.jsonl")));
+    fs::write(&hapax, script).expect("a script");
+    fs::set_permissions(&hapax, fs::Permissions::from_mode(0o755)).expect("a program");
+    let config = TortureConfig {
+        hapax,
+        store: StoreKind::Sqlite,
+        duration: Duration::from_secs(3),
+        seed: 32,
+        workloads: vec![WorkloadKind::Records],
+        faults: vec![FaultKind::KillHapax],
+        clients: 1,
+        fault_threads: 1,
+        previous: None,
+        history: Some(history.clone()),
+    };
+    let Err(error) = run_torture(&config, |_| {}) else { panic!("hapax did not start again") };
+    assert!(format!("{error:#}").contains("after the faults"), "{error:#}");
+    let file = fs::File::open(&history).expect("a history");
+    let kept = read_history(std::io::BufReader::new(file)).expect("whole lines");
+    assert!(count_observations(&kept).contains_key("records"), "{} entries", kept.len());
+    assert!(count_faults(&kept).contains_key("kill-hapax"), "{} entries", kept.len());
 }
 
 #[test]
@@ -134,6 +228,7 @@ fn table_without_violations(seed: u64) -> Option<String> {
         clients: 1,
         fault_threads: 1,
         previous: None,
+        history: None,
     };
     let report = run_torture(&config, |_| {}).expect("everything starts and ends");
     report.violations.is_empty().then(|| report.table())

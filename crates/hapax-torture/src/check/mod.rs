@@ -85,7 +85,7 @@ pub fn count_losses(history: &[HistoryEntry]) -> Losses {
 /// The store of a run, which decides what may be lost.
 fn store_of(history: &[HistoryEntry]) -> StoreKind {
     let store = history.iter().find_map(|entry| match &entry.what {
-        Observation::RunOn { store } => StoreKind::from_str(store, false).ok(),
+        Observation::RunOn { store, .. } => StoreKind::from_str(store, false).ok(),
         _ => None,
     });
     // Nothing may be lost in a history that does not say.

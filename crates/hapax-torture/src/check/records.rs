@@ -1,13 +1,25 @@
 //! Records: every key is a linearizable register under compare-and-put.
 //!
-//! A put names the version that it replaces, so the versions of a key form a chain, whose order needs no search. A history
-//! is linearizable if and only if no call ended before another call began that comes before it in the chain. A delete
-//! ends a chain and a put in place of nothing begins the next one.
+//! A put names the version that it replaces, so the versions of a key form chains: a put in place of nothing begins one, and
+//! a delete ends it. Whoever names a version has seen it before, so the order of the chains is known, too, and a history is
+//! linearizable if and only if there is a moment for every change ([`ChangeTimes`]).
+//!
+//! A put whose end is unknown and whose value nobody saw may have been the last change: nobody knows its version, so nobody
+//! can have replaced or deleted it.
+
+mod change_times;
 
 use std::collections::HashMap;
 
 use super::{KeyFindings, latest_end};
 use crate::history::{CallOutcome, HistoryEntry, Observation};
+use change_times::ChangeTimes;
+
+const REFUSED: &str = "was refused although its version was stored";
+const REFUSED_TO_CREATE: &str = "was refused to create although there was no record";
+const MISSING: &str = "was told that there is no record";
+/// Stands for the version of a put that nobody saw.
+const UNSEEN: &str = "unseen";
 
 /// A version that somebody saw.
 #[derive(Default)]
@@ -19,10 +31,19 @@ struct VersionLife<'a> {
     reads: Vec<&'a HistoryEntry>,
     /// The versions that replaced it.
     replaced_by: Vec<&'a str>,
-    /// Deletes of it that were done, or may have been.
+    /// Deletes of it that were done.
     deletes: Vec<&'a HistoryEntry>,
-    /// When the first put over it was sent whose end is unknown: it may have been stored, and nobody saw it.
-    unseen_put_from: Option<u64>,
+    /// The first delete of it whose end is unknown.
+    unknown_delete: Option<&'a HistoryEntry>,
+    /// The first put over it whose end is unknown.
+    unknown_put: Option<&'a HistoryEntry>,
+}
+
+impl<'a> VersionLife<'a> {
+    /// The delete that ended it, if one did.
+    fn delete(&self) -> Option<&'a HistoryEntry> {
+        self.deletes.first().copied().or(self.unknown_delete)
+    }
 }
 
 type Lives<'a> = HashMap<&'a str, VersionLife<'a>>;
@@ -47,10 +68,20 @@ fn check_chains<'a>(
     mut lives: Lives<'a>,
     findings: &mut KeyFindings<'_>,
 ) {
-    let Some(chains) = link(&mut lives, findings) else { return };
-    let ordered = order(&lives, chains, findings);
-    check_real_time(&lives, &ordered, findings);
-    check_refusals(entries, &lives, &ordered, findings);
+    let Some(first) = link(&mut lives, findings) else { return };
+    let Some(chains) = order(&lives, first, findings) else { return };
+    let contradictions = arrange(entries, &lives, &chains, None).contradictions();
+    // The last version may also have been replaced by a put that nobody saw.
+    let last = chains.last().and_then(|chain| chain.last()).map(|version| &lives[version]);
+    let unseen_put = last.filter(|life| life.deletes.is_empty()).and_then(|life| life.unknown_put);
+    let fits_unseen_put =
+        |put| arrange(entries, &lives, &chains, Some(put)).contradictions().is_empty();
+    if !contradictions.is_empty() && unseen_put.is_some_and(fits_unseen_put) {
+        return;
+    }
+    for (at, what) in contradictions {
+        findings.report(at, what);
+    }
 }
 
 /// Gathers what was seen of each version. A version has one value, and a value was written by its own put.
@@ -93,18 +124,20 @@ fn collect<'a>(entries: &[&'a HistoryEntry], findings: &mut KeyFindings<'_>) -> 
         }
     }
     for entry in entries {
-        match &entry.what {
+        let (expected, is_delete) = match &entry.what {
             Observation::RecordDelete { expected, outcome, .. } if !outcome.is_refused() => {
-                if let Some(life) = lives.get_mut(expected.as_str()) {
-                    life.deletes.push(entry);
-                }
+                (expected, true)
             }
             Observation::RecordPut { expected: Some(expected), .. } if entry.what.is_unknown() => {
-                if let Some(life) = lives.get_mut(expected.as_str()) {
-                    life.unseen_put_from.get_or_insert(entry.from);
-                }
+                (expected, false)
             }
-            _ => {}
+            _ => continue,
+        };
+        let Some(life) = lives.get_mut(expected.as_str()) else { continue };
+        match (is_delete, entry.what.is_unknown()) {
+            (true, false) => life.deletes.push(entry),
+            (true, true) => drop(life.unknown_delete.get_or_insert(entry)),
+            (false, _) => drop(life.unknown_put.get_or_insert(entry)),
         }
     }
     lives
@@ -114,8 +147,23 @@ fn collect<'a>(entries: &[&'a HistoryEntry], findings: &mut KeyFindings<'_>) -> 
 fn link<'a>(lives: &mut Lives<'a>, findings: &mut KeyFindings<'_>) -> Option<Vec<&'a str>> {
     let mut first = Vec::new();
     let mut replacements = Vec::new();
+    let mut versions: HashMap<u64, &str> = HashMap::new();
     for (version, life) in &*lives {
-        let put = life.put?;
+        let (put, value) = (life.put?, life.value?);
+        if let Some(other) = versions.insert(value, version) {
+            let what = format!("one put was stored twice, as versions {version} and {other}");
+            findings.report(put.to, what);
+            return None;
+        }
+        if let Some(early) = life.reads.iter().find(|read| read.to < put.from) {
+            findings
+                .report(early.to, format!("version {version} was read before its put was sent"));
+            return None;
+        }
+        if let Some(second) = life.deletes.get(1) {
+            findings.report(second.to, format!("version {version} was deleted twice"));
+            return None;
+        }
         if let Observation::RecordPut { expected, .. } = &put.what {
             match expected {
                 None => first.push(*version),
@@ -136,24 +184,22 @@ fn link<'a>(lives: &mut Lives<'a>, findings: &mut KeyFindings<'_>) -> Option<Vec
                 .report(put.to, format!("version {expected} was replaced twice, by {versions}"));
             return None;
         }
-        if let Some(delete) = life.deletes.iter().find(|delete| !delete.what.is_unknown()) {
+        if let Some(delete) = life.deletes.first() {
             let what = format!("version {expected} was deleted and replaced by {version}");
             findings.report(delete.to, what);
             return None;
         }
-        // It was replaced, so a delete whose end is unknown was not done.
-        life.deletes.clear();
     }
     Some(first)
 }
 
-/// All versions in the order in which they were stored. A record can be created again only after a delete, so all but
-/// the last chain must end in one.
+/// The chains in the order in which they were stored. A record can be created again only after a delete, so all but the
+/// last chain must end in one.
 fn order<'a>(
     lives: &Lives<'a>,
     first: Vec<&'a str>,
     findings: &mut KeyFindings<'_>,
-) -> Vec<&'a str> {
+) -> Option<Vec<Vec<&'a str>>> {
     let mut chains: Vec<Vec<&'a str>> = Vec::new();
     for start in first {
         let mut chain = vec![start];
@@ -165,152 +211,108 @@ fn order<'a>(
     // A version is known by its put's answer or by a read, and whoever deleted it knew it: chains that a delete
     // separates are in the order of the earliest ends of their calls.
     chains.sort_by_key(|chain| {
-        let calls = chain.iter().flat_map(|version| calls_of(&lives[version]));
+        let lives = chain.iter().map(|version| &lives[version]);
+        let calls = lives.flat_map(|life| life.put.into_iter().chain(life.reads.clone()));
         calls.map(latest_end).min()
     });
     for pair in chains.windows(2) {
         let last = pair[0][pair[0].len() - 1];
-        if lives[last].deletes.is_empty()
+        if lives[last].delete().is_none()
             && let Some(put) = lives[pair[1][0]].put
         {
             let what = format!("version {} was created although {last} was stored", pair[1][0]);
             findings.report(put.to, what);
+            return None;
         }
     }
-    chains.concat()
+    Some(chains)
 }
 
-fn calls_of<'a>(life: &VersionLife<'a>) -> impl Iterator<Item = &'a HistoryEntry> {
-    life.put.into_iter().chain(life.reads.clone())
-}
-
-/// No call may have ended before one began that comes before it in the order of versions.
-fn check_real_time(lives: &Lives<'_>, ordered: &[&str], findings: &mut KeyFindings<'_>) {
-    // Of all calls so far, the one that began last.
-    let mut latest: Option<(&HistoryEntry, &str)> = None;
-    for version in ordered {
-        let life = &lives[version];
-        for call in calls_of(life) {
-            check_after(call, latest, &format!("version {version} was known"), findings);
+/// All changes, and the answers that say something about the times between them. `unseen_put` replaced the last version.
+fn arrange<'a>(
+    entries: &[&'a HistoryEntry],
+    lives: &Lives<'a>,
+    chains: &[Vec<&'a str>],
+    unseen_put: Option<&'a HistoryEntry>,
+) -> ChangeTimes<'a> {
+    let mut times = ChangeTimes::default();
+    let mut states: HashMap<&str, usize> = HashMap::new();
+    // The first and the last state of each time without a record, and of each time with one.
+    let (mut absent, mut stored) = (vec![(0, 0)], Vec::new());
+    for (place, chain) in chains.iter().enumerate() {
+        let first = times.last_state() + 1;
+        for version in chain {
+            if let Some(put) = lives[version].put {
+                states.insert(version, times.add(put, version));
+            }
         }
-        latest = latest_of(latest, calls_of(life), version);
-        let deletes = life.deletes.iter().filter(|delete| !delete.what.is_unknown());
-        for delete in deletes.clone() {
-            check_after(delete, latest, &format!("version {version} was deleted"), findings);
+        let last = chain[chain.len() - 1];
+        let unseen_put = unseen_put.filter(|_| place + 1 == chains.len());
+        if let Some(put) = unseen_put {
+            times.add(put, UNSEEN);
         }
-        latest = latest_of(latest, deletes.copied(), version);
-    }
-    for (version, life) in lives {
-        let begun = life.put.map_or(0, |put| put.from);
-        for early in life.reads.iter().filter(|read| read.to < begun) {
-            findings
-                .report(early.to, format!("version {version} was read before its put was sent"));
-        }
-        let known = life.deletes.iter().filter(|delete| !delete.what.is_unknown());
-        if let Some(second) = known.clone().nth(1) {
-            findings.report(second.to, format!("version {version} was deleted twice"));
+        stored.push((first, times.last_state()));
+        if unseen_put.is_none()
+            && let Some(delete) = lives[last].delete()
+        {
+            let state = times.add(delete, last);
+            absent.push((state, state));
         }
     }
-}
-
-/// Reports a call that began after a later one in the order of versions had ended.
-fn check_after(
-    call: &HistoryEntry,
-    latest: Option<(&HistoryEntry, &str)>,
-    known: &str,
-    findings: &mut KeyFindings<'_>,
-) {
-    if let Some((older, version)) = latest
-        && latest_end(call) < older.from
-    {
-        let what =
-            format!("client {} saw or changed version {version} after {known}", older.client);
-        findings.report(older.to, what);
+    let is_absent_at_last = absent.last().is_some_and(|(_, last)| *last == times.last_state());
+    if is_absent_at_last && let Some(create) = unseen_create(entries, lives) {
+        let state = times.add(create, UNSEEN);
+        stored.push((state, state));
     }
-}
-
-fn latest_of<'a>(
-    latest: Option<(&'a HistoryEntry, &'a str)>,
-    calls: impl Iterator<Item = &'a HistoryEntry>,
-    version: &'a str,
-) -> Option<(&'a HistoryEntry, &'a str)> {
-    let calls = calls.map(|call| (call, version));
-    latest.into_iter().chain(calls).max_by_key(|(call, _)| call.from)
-}
-
-/// From when and until when a version was surely stored.
-struct SureLife {
-    from: u64,
-    until: u64,
-    /// Until when a record was surely stored, of this version or of one that replaced it.
-    chain_until: u64,
-}
-
-fn sure_lives<'a>(lives: &Lives<'a>, ordered: &[&'a str]) -> HashMap<&'a str, SureLife> {
-    let mut sure = HashMap::new();
-    let (mut known_by, mut chain_until) = (u64::MAX, u64::MAX);
-    for (place, version) in ordered.iter().enumerate().rev() {
-        let life = &lives[version];
-        let ends = calls_of(life).map(latest_end);
-        known_by = ends.chain([known_by]).min().unwrap_or(known_by);
-        let deleted = life.deletes.iter().map(|delete| delete.from).min();
-        let until = if life.replaced_by.is_empty() {
-            chain_until = deleted.unwrap_or(u64::MAX);
-            chain_until.min(life.unseen_put_from.unwrap_or(u64::MAX))
-        } else {
-            ordered.get(place + 1).and_then(|next| lives[next].put).map_or(0, |put| put.from)
-        };
-        sure.insert(*version, SureLife { from: known_by, until, chain_until });
+    for (version, state) in &states {
+        lives[version].reads.iter().for_each(|read| times.see(read, *state, version));
     }
-    sure
+    times.order_limits();
+    for entry in entries {
+        add_answer(entry, (&states, &absent, &stored), &mut times);
+    }
+    times
 }
+
+/// The first put in place of nothing whose end is unknown and whose value nobody saw.
+fn unseen_create<'a>(entries: &[&'a HistoryEntry], lives: &Lives<'a>) -> Option<&'a HistoryEntry> {
+    let is_seen = |put: &HistoryEntry| {
+        lives.values().any(|life| life.put.is_some_and(|seen| std::ptr::eq(seen, put)))
+    };
+    let is_create = |entry: &HistoryEntry| {
+        entry.what.is_unknown()
+            && matches!(entry.what, Observation::RecordPut { expected: None, .. })
+    };
+    entries.iter().copied().find(|entry| is_create(entry) && !is_seen(entry))
+}
+
+type StateRanges = [(usize, usize)];
 
 /// A refusal, and an answer that there is no record, must fit to some moment of the call.
-fn check_refusals(
-    entries: &[&HistoryEntry],
-    lives: &Lives<'_>,
-    ordered: &[&str],
-    findings: &mut KeyFindings<'_>,
+fn add_answer<'a>(
+    entry: &'a HistoryEntry,
+    (states, absent, stored): (&HashMap<&str, usize>, &StateRanges, &StateRanges),
+    times: &mut ChangeTimes<'a>,
 ) {
-    let sure = sure_lives(lives, ordered);
-    let chain_starts: Vec<&SureLife> = ordered
-        .iter()
-        .filter(|version| replaces_nothing(&lives[*version]))
-        .map(|version| &sure[version])
-        .collect();
-    for entry in entries {
-        match &entry.what {
-            Observation::RecordPut { expected: Some(expected), outcome, .. }
-                if outcome.is_refused() =>
-            {
-                check_refusal(entry, sure.get(expected.as_str()), findings);
-            }
-            Observation::RecordDelete { expected, outcome, .. } if outcome.is_refused() => {
-                check_refusal(entry, sure.get(expected.as_str()), findings);
-            }
-            Observation::RecordGet { outcome: CallOutcome::Done(None), .. } => {
-                let stored =
-                    |life: &&SureLife| life.from < entry.from && entry.to < life.chain_until;
-                if chain_starts.iter().copied().any(|life| stored(&life)) {
-                    let what = format!("client {} was told that there is no record", entry.client);
-                    findings.report(entry.to, what);
-                }
-            }
-            _ => {}
+    match &entry.what {
+        Observation::RecordPut { expected: None, outcome, .. } if outcome.is_refused() => {
+            absent.iter().for_each(|range| times.deny(entry, *range, REFUSED_TO_CREATE));
         }
-    }
-}
-
-fn replaces_nothing(life: &VersionLife<'_>) -> bool {
-    life.put.is_some_and(|put| matches!(&put.what, Observation::RecordPut { expected: None, .. }))
-}
-
-fn check_refusal(entry: &HistoryEntry, sure: Option<&SureLife>, findings: &mut KeyFindings<'_>) {
-    if let Some(life) = sure
-        && life.from < entry.from
-        && entry.to < life.until
-    {
-        let what = format!("client {} was refused although its version was stored", entry.client);
-        findings.report(entry.to, what);
+        Observation::RecordPut { expected: Some(expected), outcome, .. }
+            if outcome.is_refused() =>
+        {
+            if let Some(state) = states.get(expected.as_str()) {
+                times.deny(entry, (*state, *state), REFUSED);
+            }
+        }
+        Observation::RecordDelete { expected, outcome, .. } if outcome.is_refused() => {
+            if let Some(state) = states.get(expected.as_str()) {
+                times.deny(entry, (*state, *state), REFUSED);
+            }
+        }
+        Observation::RecordGet { outcome: CallOutcome::Done(None), .. } => {
+            stored.iter().for_each(|range| times.deny(entry, *range, MISSING));
+        }
+        _ => {}
     }
 }

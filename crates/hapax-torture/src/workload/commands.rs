@@ -10,6 +10,9 @@ use crate::history::{CallOutcome, CommandAnswer, Observation};
 const KEYS: u64 = 12;
 const SECONDS: u64 = 4;
 
+/// The fingerprints of a request, and of another one under the same key.
+const FINGERPRINTS: [&str; 2] = ["same", "another"];
+
 struct RunningAttempt {
     key: String,
     token: String,
@@ -22,8 +25,12 @@ pub(crate) async fn run(mut client: TortureClient) {
         // Sometimes a key of a few seconds ago: its answer must still be there.
         let key = client.key("command", KEYS, SECONDS);
         let key = if client.random.one_in(5) { earlier(&mut client, key) } else { key };
-        if let Some(running) = begin(&mut client, &key).await {
-            execute(&mut client, running).await;
+        let fingerprint = FINGERPRINTS[usize::from(client.random.one_in(25))];
+        let outcome = begin(&mut client, &key, fingerprint).await;
+        if let Some(CallOutcome::Done((CommandAnswer::Granted { attempt, .. }, Some(token)))) =
+            outcome
+        {
+            execute(&mut client, RunningAttempt { key, token, attempt }).await;
         }
         client.pause(15).await;
     }
@@ -37,18 +44,28 @@ fn earlier(client: &mut TortureClient, key: String) -> String {
     format!("command-{}-{number}", generation - back)
 }
 
-/// Asks for keys once more, when all faults are over.
-pub(crate) async fn ask_all(mut client: TortureClient, keys: Vec<String>) {
-    for key in keys {
-        begin(&mut client, &key).await;
+/// Asks for the answer of a key once more, when all faults are over; whether there was one.
+pub(crate) async fn ask_again(client: &mut TortureClient, key: &str) -> bool {
+    for fingerprint in FINGERPRINTS {
+        match begin(client, key, fingerprint).await {
+            None | Some(CallOutcome::Unknown(_)) => return false,
+            Some(CallOutcome::Done(_)) => return true,
+            // The answer may be that of the other request.
+            Some(CallOutcome::Refused(_)) => {}
+        }
     }
+    true
 }
 
-async fn begin(client: &mut TortureClient, key: &str) -> Option<RunningAttempt> {
+/// Begins a command; its answer, and the token of a granted attempt. `None` if it was not sent.
+async fn begin(
+    client: &mut TortureClient,
+    key: &str,
+    fingerprint: &str,
+) -> Option<CallOutcome<(CommandAnswer, Option<String>)>> {
     let lease = LEASE.as_millis() as u64;
     let lease_ms = *client.random.pick(&[lease / 3, lease]);
     let rerun = client.random.one_in(2);
-    let fingerprint = if client.random.one_in(25) { "another" } else { "same" }.to_owned();
     let request = ApiClient::request(Method::POST, &format!("/v1/commands/torture/{key}"));
     let body = json!({
         "fingerprint": fingerprint,
@@ -61,15 +78,13 @@ async fn begin(client: &mut TortureClient, key: &str) -> Option<RunningAttempt> 
         client.wait_for_node().await;
         return None;
     };
-    let running = match outcome.done() {
-        Some((CommandAnswer::Granted { attempt, .. }, Some(token))) => {
-            Some(RunningAttempt { key: key.to_owned(), token: token.clone(), attempt: *attempt })
-        }
-        _ => None,
-    };
-    let (key, outcome) = (key.to_owned(), outcome.map(|(answer, _)| answer));
-    client.record(from, Observation::CommandBegin { key, fingerprint, rerun, lease_ms, outcome });
-    running
+    let (key, fingerprint) = (key.to_owned(), fingerprint.to_owned());
+    let heard = outcome.clone().map(|(answer, _)| answer);
+    client.record(
+        from,
+        Observation::CommandBegin { key, fingerprint, rerun, lease_ms, outcome: heard },
+    );
+    Some(outcome)
 }
 
 /// The answer, and the token of a granted attempt.

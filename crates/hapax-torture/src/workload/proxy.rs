@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::TortureClient;
 use crate::api_client::ApiClient;
-use crate::history::{Observation, ProxyAnswer};
+use crate::history::{CallOutcome, Observation, ProxyAnswer};
 use crate::recorder::HistoryRecorder;
 
 const KEYS: u64 = 10;
@@ -45,14 +45,8 @@ pub(crate) async fn run(mut client: TortureClient) {
     }
 }
 
-/// Asks for keys once more, when all faults are over.
-pub(crate) async fn ask_all(mut client: TortureClient, keys: Vec<String>) {
-    for key in keys {
-        order(&mut client, key).await;
-    }
-}
-
-async fn order(client: &mut TortureClient, key: String) {
+/// Sends the request of a key, also once more, when all faults are over; whether there was an answer.
+pub(crate) async fn order(client: &mut TortureClient, key: String) -> bool {
     let request = ApiClient::request(Method::POST, "/orders")
         .header("Idempotency-Key", format!("\"{key}\""))
         .header("Authorization", "Bearer torture");
@@ -60,14 +54,16 @@ async fn order(client: &mut TortureClient, key: String) {
     let body = json!({"key": key});
     let Some(answer) = client.api.send(request, Some(body)).await else {
         client.wait_for_node().await;
-        return;
+        return false;
     };
     let outcome = match answer {
-        Err(error) => crate::history::CallOutcome::Unknown(error.to_string()),
+        Err(error) => CallOutcome::Unknown(error.to_string()),
         Ok(answer) => answer.outcome(|answer| {
             let body = String::from_utf8(answer.body.to_vec()).ok()?;
             Some(ProxyAnswer { body, replayed: answer.replayed })
         }),
     };
+    let is_answered = !matches!(outcome, CallOutcome::Unknown(_));
     client.record(from, Observation::ProxyRequest { key, outcome });
+    is_answered
 }

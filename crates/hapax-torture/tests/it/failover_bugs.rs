@@ -19,7 +19,7 @@ enum FailoverBug {
 
 /// The same history as one of a run on this store.
 fn on(store: StoreKind, mut history: Vec<HistoryEntry>) -> Vec<HistoryEntry> {
-    let what = Observation::RunOn { store: store.name().to_owned() };
+    let what = Observation::RunOn { store: store.name().to_owned(), seed: None };
     history.insert(0, HistoryEntry { from: 0, to: 0, client: 0, what });
     history
 }

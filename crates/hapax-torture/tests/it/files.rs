@@ -1,10 +1,12 @@
 //! Histories on disk, and the picture of a violation.
 
+use std::process::Command;
+
 use hapax_torture::history::{
     CallOutcome, CommandAnswer, HistoryEntry, LogPosition, Observation, ProxyAnswer, SeenFrame,
     SeenRecord, read_history, write_history,
 };
-use hapax_torture::{check_history, draw_timeline};
+use hapax_torture::{TortureReport, check_history, draw_timeline};
 
 fn entry(client: u32, from: u64, to: u64, what: Observation) -> HistoryEntry {
     HistoryEntry { from, to, client, what }
@@ -49,6 +51,32 @@ fn torture_history_survives_its_file() {
     write_history(&history, &mut file).expect("it can be written");
     assert_eq!(read_history(file.as_slice()).expect("it can be read"), history);
     assert!(read_history(b"{}".as_slice()).is_err());
+}
+
+#[test]
+fn torture_replay_names_the_store_and_seed_of_the_run() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let store = "redis-sentinel".to_owned();
+    let again = Observation::AskedAgain { workload: "locks".to_owned(), keys: 4321 };
+    let history = [Observation::RunOn { store, seed: Some(1811) }, take(7), again]
+        .map(|what| entry(1, 2, 3, what));
+    write_history(&history, file.as_file()).expect("it can be written");
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_hapax-torture"));
+    let output = replay.arg("--replay").arg(file.path()).output().expect("it runs");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    for line in ["| store | redis-sentinel |", "| seed | 1811 |", "| 4321 (locks 4321) |"] {
+        assert!(table.contains(line), "{line:?} is missing in\n{table}");
+    }
+}
+
+#[test]
+fn torture_replay_reads_histories_without_a_seed() {
+    let older = r#"{"from":0,"to":0,"client":0,"what":{"RunOn":{"store":"redis"}}}"#;
+    let history = read_history(older.as_bytes()).expect("it can be read");
+    let report = TortureReport::of(history, 1, Vec::new());
+    assert_eq!((report.store.as_str(), report.seed), ("redis", None));
+    assert!(report.table().contains("| seed | not recorded |"), "{}", report.table());
 }
 
 #[test]

@@ -9,5 +9,6 @@ mod files;
 mod line_bugs;
 mod lock_bugs;
 mod record_bugs;
+mod record_search;
 mod simulation;
 mod transaction_bugs;

@@ -18,6 +18,7 @@ enum RecordBug {
     LateRetryUndoes,
     MissingWhileStored,
     RefusedForNothing,
+    CreateRefusedForNothing,
 }
 
 struct RecordModel {
@@ -39,7 +40,11 @@ impl RecordModel {
         let current = self.stored.as_ref().map(|record| record.version.clone());
         let fits = current == expected;
         let ignored = self.bug == RecordBug::PutIgnoresVersion && moment.random.one_in(4);
-        let nothing = self.bug == RecordBug::RefusedForNothing && moment.random.one_in(8);
+        let nothing = match self.bug {
+            RecordBug::RefusedForNothing => moment.random.one_in(8),
+            RecordBug::CreateRefusedForNothing => expected.is_none() && moment.random.one_in(2),
+            _ => false,
+        };
         if nothing || !fits && !ignored {
             if self.bug == RecordBug::RefusedPutStored && moment.random.one_in(4) {
                 self.store(value);
@@ -149,6 +154,7 @@ fn torture_checker_finds_planted_record_bugs() {
         (RecordBug::LateRetryUndoes, ""),
         (RecordBug::MissingWhileStored, "there is no record"),
         (RecordBug::RefusedForNothing, "although its version was stored"),
+        (RecordBug::CreateRefusedForNothing, "although there was no record"),
     ] {
         finds(&format!("{bug:?}"), complaint, |seed| history(bug, seed));
     }

@@ -2,12 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
 
 use hapax_torture::history::{CallOutcome, HistoryEntry, Observation};
 use hapax_torture::{SeededRandom, check_history};
 
 /// Seeds that every model is run with.
 pub(crate) const SEEDS: u64 = 30;
+
+/// Every planted bug is found within this time, with all seeds; a slow machine takes a few seconds.
+const FIND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A feature with clients: in each step a client's call takes effect.
 pub(crate) trait Model {
@@ -91,12 +95,15 @@ pub(crate) fn accepts(make: impl Fn(u64) -> Vec<HistoryEntry>) {
     }
 }
 
-/// Fails unless the bug is found with this complaint in most of the histories: in some its moment does not come.
+/// Fails unless the bug is found in time with this complaint in most of the histories: in some its moment does not come.
 #[track_caller]
 pub(crate) fn finds(bug: &str, complaint: &str, make: impl Fn(u64) -> Vec<HistoryEntry>) {
+    let began = Instant::now();
     let found = (0..SEEDS).filter(|seed| {
         check_history(&make(*seed)).iter().any(|violation| violation.what.contains(complaint))
     });
     let found = found.count() as u64;
     assert!(found > SEEDS / 2, "{bug}: found with {found} of {SEEDS} seeds");
+    let time = began.elapsed();
+    assert!(time < FIND_TIMEOUT, "{bug}: found after {time:?}");
 }
