@@ -68,7 +68,7 @@ async fn tenants<S: SqlSession>(
     at_most: u32,
 ) -> SqlResult<TenantPage> {
     let rows = session.rows(TENANTS, &[&after, &(i64::from(at_most) + 1)]).await?;
-    let names: SqlResult<_> = rows.iter().map(|row| Ok(row.try_get("tenant")?)).collect();
+    let names: SqlResult<_> = rows.iter().map(|row| row.try_get("tenant")).collect();
     Ok(TenantPage::of_names(names?, at_most))
 }
 

@@ -44,6 +44,27 @@ async fn hole_14_a_busy_job_never_evicts_another_jobs_events() {
     assert_eq!(again, [Appended::Duplicate(cursors[0])]);
 }
 
+/// Two masters may begin the same job in one millisecond while one of them is being demoted: the last digits of the epoch tell
+/// them apart.
+#[tokio::test]
+async fn epoch_ends_in_digits_of_the_servers_replication_id() {
+    let (redis, store) = server();
+    let info = redis.cli(&["INFO", "replication"]);
+    let id = info.lines().find_map(|line| line.strip_prefix("master_replid:")).unwrap();
+    let digits = u64::from_str_radix(&id[..3], 16).unwrap() % 1000;
+    let first = job("first");
+    // The first job of a partition begins its history, too, which takes the epoch before.
+    let begun = published(&store, &events(&first, 0..1)).await;
+    assert_eq!(begun[0].epoch.0 % 1000, (digits + 1) % 1000);
+    let mut others = (0..).map(|n| job(&format!("other-{n}")));
+    let mut next = || others.find(|job| job.partition(PARTITIONS) == first.partition(PARTITIONS));
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let at = published(&store, &events(&next().unwrap(), 0..1)).await;
+        assert_eq!(at[0].epoch.0 % 1000, digits);
+    }
+}
+
 #[tokio::test]
 async fn fault_33_idle_tails_are_swept() {
     let (redis, store) = server();
