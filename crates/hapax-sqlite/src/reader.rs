@@ -17,9 +17,6 @@ use crate::session::{Session, execute};
 
 /// How many reads share one snapshot.
 const MAX_CALLS: usize = 32;
-/// The page cache of a reader: the inner pages of the indexes of some million keys, so that a read of any key reads only leaves.
-/// (SQLite reads a negative number as KiB.)
-const CACHE_KIB: i64 = -16_384;
 /// After how many steps of the engine an operator's call looks whether it was abandoned.
 const STEPS: i32 = 10_000;
 
@@ -131,6 +128,5 @@ fn serve(
 pub(crate) fn open(files: &StoreFiles) -> StoreResult<FileConnection> {
     let connection = connect(files)?;
     connection.pragma_update(None, "query_only", true).map_err(store_error)?;
-    connection.pragma_update(None, "cache_size", CACHE_KIB).map_err(store_error)?;
     Ok(connection)
 }

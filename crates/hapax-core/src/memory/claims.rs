@@ -10,8 +10,7 @@ use crate::{
     Watch,
 };
 
-/// The rows are boxed, so that a table that grows moves only their addresses.
-pub(super) type ClaimTable = HashMap<Key, Box<ClaimRow>>;
+pub(super) type ClaimTable = HashMap<Key, ClaimRow>;
 
 /// The claims, in parts with a lock each: a part that grows or is swept holds up no other one.
 #[derive(Debug)]
@@ -55,7 +54,7 @@ impl Claims for MemoryStore {
     async fn claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
         let mut claims = self.claims.part_of(key);
         let now = self.clock.now();
-        let row = match claim_rules::claim(claims.get(key).map(|row| &**row), ask, now) {
+        let row = match claim_rules::claim(claims.get(key), ask, now) {
             ClaimDecision::Answer(answer) => return Ok(answer),
             ClaimDecision::Grant { attempt } => {
                 claim_rules::granted(ask, Fence(self.sequence.next()), attempt, now)
@@ -63,7 +62,7 @@ impl Claims for MemoryStore {
             ClaimDecision::Regrant(row) => row,
         };
         let answer = row.grant();
-        claims.insert(key.clone(), Box::new(row));
+        claims.insert(key.clone(), row);
         Ok(answer)
     }
 
@@ -71,17 +70,12 @@ impl Claims for MemoryStore {
         let done = {
             let mut claims = self.claims.part_of(key);
             let row = claims.get_mut(key);
-            match claim_rules::step(
-                row.as_deref().map(|row| &**row),
-                token,
-                &step,
-                self.clock.now(),
-            ) {
+            match claim_rules::step(row.as_deref(), token, &step, self.clock.now()) {
                 ClaimChange::Nothing(step) => step,
                 ClaimChange::Write(new) => {
                     let fence = new.fence;
                     if let Some(row) = row {
-                        **row = new;
+                        *row = new;
                     }
                     Step::Done(fence)
                 }
@@ -98,7 +92,7 @@ impl Claims for MemoryStore {
     }
 
     async fn look(&self, key: &Key) -> StoreResult<Option<ClaimView>> {
-        Ok(claim_rules::look(self.claims.part_of(key).get(key).map(|row| &**row), self.clock.now()))
+        Ok(claim_rules::look(self.claims.part_of(key).get(key), self.clock.now()))
     }
 
     fn watch(&self, key: &Key) -> Watch {
