@@ -202,14 +202,14 @@ fn exit_code(is_clean: anyhow::Result<bool>) -> ExitCode {
     }
 }
 
-/// The `hapax` to run: the named one, or the one beside this program.
+/// The `hapax` to run: the named one, or the one beside this program. Absolute, because it is started in another folder.
 fn hapax_binary(named: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
     let hapax = match named {
         Some(hapax) => hapax.clone(),
         None => std::env::current_exe()?.with_file_name("hapax"),
     };
     anyhow::ensure!(hapax.is_file(), "there is no {}; name one with --hapax", hapax.display());
-    Ok(hapax)
+    Ok(std::path::absolute(hapax)?)
 }
 
 impl TortureRunArgs {
