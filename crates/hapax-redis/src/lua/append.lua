@@ -20,10 +20,10 @@ if open == '' then
   open = '0 ' .. string.sub(string.match(call('INFO', 'replication'), 'replid:%x+'), 1, 23)
 end
 
--- An epoch is the millisecond of a stream id and three digits of the server's replication id: while a demoted master still takes
--- writes, two servers may begin the same job in one millisecond, and must not call it the same epoch.
-local function epoch_of(ms, replication_id)
-  return ms * 1000 + tonumber(string.match(replication_id, 'replid:(%x%x%x)'), 16) % 1000
+-- An epoch is made of a stream id, so that it grows, and of two digits of the server's replication id: while a demoted master
+-- still takes writes, two servers may begin the same job in one millisecond, and must not call it the same epoch.
+local function epoch_of(ms, n, replication_id)
+  return ms * 1000 + n * 100 + tonumber(string.match(replication_id, 'replid:(%x%x%x)'), 16) % 100
 end
 
 local events = (#ARGV - 6) / 5
@@ -46,11 +46,11 @@ if events == 1 then
     local head = call('HMGET', KEYS[1], 'history', 'epoch', 'keep')
     if head[1] and '0 ' .. head[1] == open and ARGV[2] - head[3] <= 0 then
       last, seq, top = '1', ARGV[9], '1'
-      local ms = string.match(call('XADD', KEYS[2], '*', last, ARGV[1]), '%d+')
-      local epoch = math.max(epoch_of(ms, open), head[2] + 1)
-      -- Epochs are made of stream ids, which grow. An epoch that exceeds its id's millisecond, because the
-      -- clock went back, has to be stored.
-      if epoch == head[2] + 1 then
+      local ms, n = string.match(call('XADD', KEYS[2], '*', last, ARGV[1]), '(%d+)-(%d+)')
+      local epoch = math.max(epoch_of(ms, n, open), head[2] + 1)
+      -- An epoch that exceeds its id's millisecond, because there were many ids in it or the clock went back, has to
+      -- be stored.
+      if n + 0 > 9 or epoch == head[2] + 1 then
         call('HSET', KEYS[1], 'epoch', string.format('%.0f', epoch))
       end
       rest = open .. string.format(' 1 %.0f@1', epoch)

@@ -31,7 +31,8 @@ for _, offset in ipairs(offsets) do
 end
 
 if head then
-  local ms = string.match(id, '%d+') + 0
+  local ms, n = string.match(id, '(%d+)-(%d+)')
+  ms = ms + 0
   local changes = {}
   local function change(name, value)
     changes[#changes + 1] = name
@@ -41,7 +42,7 @@ if head then
     change('replicas', '1')
   end
   if history ~= present then
-    local number = math.max(epoch_of(ms, present), (head[3] or 0) + 1)
+    local number = math.max(epoch_of(ms, n, present), (head[3] or 0) + 1)
     if head[1] ~= present then
       change('history', present)
       change('turns', add_epoch(head[2] or '', string.format('%.0f', number), '@', id))
