@@ -8,7 +8,7 @@ use crate::timeline::draw_timeline;
 
 /// How many violations are drawn.
 const MOST_PICTURES: usize = 5;
-/// What an older history does not say about its run.
+/// Shown in place of the store and the seed, which older histories do not have.
 const NOT_RECORDED: &str = "not recorded";
 
 /// The result of a run.

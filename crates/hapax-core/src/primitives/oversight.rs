@@ -95,7 +95,7 @@ pub struct ClaimPage {
 pub struct TenantPage {
     /// The tenants of this page.
     pub tenants: Vec<Tenant>,
-    /// What to ask the next page with; `None` on the last one.
+    /// The value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 

@@ -37,7 +37,7 @@ async fn hole_18_queues_of_any_name_live_in_one_slot_each() {
     }
 }
 
-/// What Redis leaves of an enqueue if it applies half of a script's writes after two crashes.
+/// An enqueue of which Redis has applied the first writes alone, as it may after two crashes.
 #[tokio::test]
 async fn name_without_an_item_does_not_hold_back_its_lane() {
     let (redis, store) = server();

@@ -308,9 +308,11 @@ async fn findings_name_what_would_break_a_promise() {
     redis.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
     redis.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     redis.cli(&["CONFIG", "SET", "appendfsync", "everysec"]);
+    redis.cli(&["CONFIG", "SET", "aof-load-truncated", "yes"]);
     let bad = store.examine().await.unwrap();
     assert_eq!(severity(&bad, "redis.eviction"), Some(Severity::Refuse));
     assert_eq!(severity(&bad, "redis.durability"), Some(Severity::Warn));
+    assert_eq!(severity(&bad, "redis.torn_writes"), Some(Severity::Warn));
     redis.cli(&["ACL", "SETUSER", "ann", "on", "nopass", "~*", "&*", "+@all", "-config"]);
     let managed = patient(&format!("redis://ann:x@127.0.0.1:{}", redis.port()));
     let managed = managed.examine().await.unwrap();

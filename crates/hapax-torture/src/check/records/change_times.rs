@@ -120,7 +120,7 @@ impl<'a> ChangeTimes<'a> {
         }
     }
 
-    /// What contradicts each other, with its moment; nothing if there is a moment for every change.
+    /// The changes that contradict each other, each with its moment; none if there is a moment for every change.
     pub(super) fn contradictions(mut self) -> Vec<(u64, String)> {
         while self.apply_denials() {
             self.order_latest();
