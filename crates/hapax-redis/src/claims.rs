@@ -95,7 +95,9 @@ impl RedisStore {
     /// The value and the TTL are read one after the other. A settled row changes only by its removal, and the server
     /// does not return a row whose TTL has passed.
     async fn read_settled(&self, name: &str, ask: &ClaimRequest) -> Option<Claimed> {
-        let (row, ttl) = self.client.read_with_ttl(name).await?;
+        let read =
+            self.client.read_plainly(async |connection| connection.read_with_ttl(name).await);
+        let (row, ttl) = read.await??;
         let (retention, value) = settled_value(row, ask.fingerprint.as_ref())?;
         // A row that was written in between would have another TTL.
         let expires_in = Duration::from_millis(ttl);

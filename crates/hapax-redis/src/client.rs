@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hapax_core::{StoreError, StoreResult, deadline_after, with_timeout};
-use redis::{Cmd, ErrorKind, FromRedisValue, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::connect::{RedisConnector, ReplicaBarrier, ReplicaWait, SharedConnection};
+use crate::connect::{
+    RedisConnection, RedisConnector, ReplicaBarrier, ReplicaWait, SharedConnection,
+};
 use crate::error::{ClassifiedError, RedisErrorClass};
 use crate::script::{Script, script_millis};
 
@@ -117,17 +119,14 @@ impl RedisClient {
         self.within_timeout(async |deadline| self.call_until(call, deadline).await).await
     }
 
-    /// The value under a key and its TTL in ms, by plain commands. `None` also where the server did not answer: the
-    /// script that is sent next says why.
-    pub(crate) async fn read_with_ttl(&self, key: &str) -> Option<(Vec<u8>, u64)> {
+    /// Reads with plain commands. `None` where the server did not answer: the script that is sent next says why.
+    pub(crate) async fn read_plainly<T>(
+        &self,
+        read: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>,
+    ) -> Option<T> {
         let (mut connection, generation) = self.connection.get().await.ok()?;
-        match connection.read_with_ttl(key).await {
-            Ok(found) => found,
-            Err(error) => {
-                self.connection.report(generation, error);
-                None
-            }
-        }
+        let found = read(&mut connection).await;
+        found.map_err(|error| self.connection.report(generation, error)).ok()
     }
 
     /// As [`RedisClient::call`], for a caller that is within a timeout.

@@ -96,8 +96,8 @@
 //! # Permissions
 //!
 //! A user needs `~hapax:* &hapax:wake +eval +evalsha +get +set +del +pttl +time +publish +subscribe +ping +info`, the
-//! verbatim keys, `+scan` for lists, `+config|get` for `examine`, `+role` behind Sentinel, `+cluster` in a Cluster,
-//! `+wait` with [`RedisConfig::wait_for_replicas`]; for the log
+//! verbatim keys, `+getrange` so that records are read without a script, `+scan` for lists, `+config|get` for `examine`,
+//! `+role` behind Sentinel, `+cluster` in a Cluster, `+wait` with [`RedisConfig::wait_for_replicas`]; for the log
 //! `+hget +hmget +hset +hdel +pexpire +xadd +xrange +xrevrange +xtrim`; for queues `+hget +hset +hdel +hlen +zadd +zrem
 //! +zcard +zrange +zrangebylex +zrangebyscore +zscore +zlexcount +zcount`.
 

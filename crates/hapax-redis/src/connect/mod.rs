@@ -91,6 +91,23 @@ impl RedisConnection {
         Ok(value.zip(u64::try_from(ttl).ok()))
     }
 
+    /// The value under a key, its TTL in ms (negative without one), and then the first bytes of the value again.
+    pub(crate) async fn read_with_ttl_and_head(
+        &mut self,
+        key: &str,
+        head_bytes: usize,
+    ) -> RedisResult<(Option<Vec<u8>>, i64, Vec<u8>)> {
+        let mut pipeline = Pipeline::with_capacity(3);
+        pipeline.cmd("GET").arg(key);
+        pipeline.cmd("PTTL").arg(key);
+        pipeline.cmd("GETRANGE").arg(key).arg(0).arg(head_bytes - 1);
+        let [value, ttl, head] = self.send_together(pipeline, key).await?;
+        let value = redis::from_redis_value(value.extract_error()?)?;
+        let ttl = redis::from_redis_value(ttl.extract_error()?)?;
+        let head = redis::from_redis_value(head.extract_error()?)?;
+        Ok((value, ttl, head))
+    }
+
     /// Sends commands about one key in one piece, and returns their replies, errors among them.
     async fn send_together<const N: usize>(
         &mut self,

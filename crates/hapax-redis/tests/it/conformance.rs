@@ -44,7 +44,7 @@ async fn sentinel_master_keeps_every_law() {
 async fn tls_server_keeps_every_law_for_a_restricted_user() {
     let redis = Redis::tls_with(IN_MEMORY);
     let rights = "on >s3cret ~hapax:* ~processing:* ~user:*:last_transaction &hapax:wake \
-        +eval +evalsha +scan +get +set +del +pttl +time +publish +subscribe +ping +info \
+        +eval +evalsha +scan +get +getrange +set +del +pttl +time +publish +subscribe +ping +info \
         +hget +hmget +hset +hdel +hlen +pexpire +xadd +xrange +xrevrange +xtrim +zadd +zrem +zcard \
         +zrange +zrangebylex +zrangebyscore +zscore +zlexcount +zcount";
     let user: Vec<&str> =

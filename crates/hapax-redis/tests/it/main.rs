@@ -8,6 +8,7 @@ mod formats;
 mod log;
 mod python;
 mod queue;
+mod record_reads;
 mod replicas;
 mod tls;
 mod topologies;
