@@ -94,6 +94,8 @@ metrics! {
         /// Upstreams that gave the proxy no answer. Labels: `route`, `reason` (`unreachable`, `cut`,
         /// `timeout`).
         UPSTREAM_FAILURES = "hapax_proxy_upstream_failures_total";
+        /// Log lines that were dropped, because nobody read standard error in time.
+        LOG_DROPPED = "hapax_log_lines_dropped_total";
         /// Expired rows that were swept.
         SWEPT = "hapax_swept_total";
         /// HTTP requests. Labels: `route`, `method`, `status`.
@@ -206,7 +208,7 @@ pub fn start_at_zero() {
             metrics::counter!(*name, *label => *value).increment(0);
         }
     }
-    for name in [BUS_GAPS, BUS_MISSED_HINTS, SSE_DELIVERIES, SWEPT] {
+    for name in [BUS_GAPS, BUS_MISSED_HINTS, SSE_DELIVERIES, LOG_DROPPED, SWEPT] {
         metrics::counter!(name).increment(0);
     }
     for name in [BUS_TAIL_AGE, SSE_CONNECTIONS] {

@@ -1,6 +1,7 @@
 //! The `hapax` binary: the server, and every feature from the shell.
 
 mod api;
+mod background_writer;
 mod bench;
 mod check;
 mod client;
@@ -18,9 +19,9 @@ mod relay;
 mod serve;
 mod settings;
 
-use std::io::Write;
 use std::process::ExitCode;
 
+use background_writer::{LineImportance, flush_stderr, write_to_stderr};
 use clap::{Parser, Subcommand};
 use client::audit::AuditArgs;
 use client::command::CommandAction;
@@ -99,6 +100,8 @@ fn main() -> ExitCode {
     if let Some(code) = leased_run::child::become_bound_command(std::env::args_os()) {
         return code;
     }
+    // Dropped also when a panic ends the process.
+    let _flush = FlushOnDrop;
     let action = Cli::parse().action.unwrap_or(Action::Serve(SettingFlags::default()));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -137,7 +140,16 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|error| failed(&error))
 }
 
+/// Writes what is left of the log when the process ends, within a limited time.
+struct FlushOnDrop;
+
+impl Drop for FlushOnDrop {
+    fn drop(&mut self) {
+        flush_stderr();
+    }
+}
+
 fn failed(error: &anyhow::Error) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "hapax: {error:#}");
+    write_to_stderr(format!("hapax: {error:#}\n").as_bytes(), LineImportance::Error);
     ExitCode::FAILURE
 }

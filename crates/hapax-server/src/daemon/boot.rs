@@ -18,6 +18,7 @@ use super::io_timeouts::IoTimeouts;
 use super::listener::{HttpServer, RequestHandler, StopSignals, bind};
 use super::readiness::Readiness;
 use super::{logging, metrics, reporting, store_gauges};
+use crate::background_writer::print_with_timeout;
 use crate::settings::{
     CheckNames, CommandSettings, ListenAddress, LogFormat, LogLevel, NodeName, SecretUrl,
     SettingSources,
@@ -219,13 +220,18 @@ fn raise_file_limit(connections: usize) {
     }
 }
 
-/// Prints a title and a table of labels and values. A failure to print is no reason not to serve.
-pub(crate) fn print_banner(mut out: impl Write, title: &str, lines: &[(&str, String)]) {
+/// Prints a title and a table of labels and values. A failure to print is no reason not to serve, nor is an output that
+/// nobody reads.
+pub(crate) fn print_banner(
+    out: impl Write + Send + 'static,
+    title: &str,
+    lines: &[(&str, String)],
+) {
     let mut text = format!("hapax {} {title}\n", env!("CARGO_PKG_VERSION"));
     for (label, value) in lines {
         text.push_str(&format!("  {label:<9} {value}\n"));
     }
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    print_with_timeout(out, text);
 }
 
 /// The line about `--admin`, and the routes that are served there.

@@ -15,12 +15,12 @@ use tokio::time::Instant;
 use super::child::{ForwardedSignals, SupervisedChild, exit_code};
 use super::{
     EndReason, LOST, LeaseRenewal, RenewalFailure, RunFlags, TOO_LONG, Turn, local, not_started,
-    renewable, signal_code, supervise, take,
+    note_in_background, renewable, signal_code, supervise, take,
 };
 use crate::client::command::{BeginFlags, CommandName, set_body};
 use crate::client::error::CONFLICT;
 use crate::client::inbox::MessageArgs;
-use crate::client::{Backend, CliError, ClientRequest, duration, print_note};
+use crate::client::{Backend, CliError, ClientRequest, duration};
 
 /// The header of a completed command whose output was too large to be kept.
 const NOT_KEPT: &str = "hapax-output";
@@ -181,7 +181,7 @@ impl<R: Fn(Method) -> ClientRequest> LeasedEffect<'_, R> {
             }
             BeginAnswer::Duplicate { duplicate: false } => return Err(CliError::not_hapax()),
             BeginAnswer::Duplicate { duplicate: true } => {
-                print_note("hapax: a duplicate: the message had its effect before");
+                note_in_background("hapax: a duplicate: the message had its effect before");
                 return Ok(ExitCode::SUCCESS);
             }
         };
@@ -224,7 +224,9 @@ impl<R: Fn(Method) -> ClientRequest> LeasedEffect<'_, R> {
                 done => return done,
             }
         }
-        print_note("hapax: the output is too large, or still open: it is not kept for later runs");
+        note_in_background(
+            "hapax: the output is too large, or still open: it is not kept for later runs",
+        );
         let headers = json!({NOT_KEPT: "not-kept"});
         self.settle(|| json!({"token": token, "status": 200, "headers": headers})).await
     }
@@ -239,12 +241,12 @@ impl<R: Fn(Method) -> ClientRequest> LeasedEffect<'_, R> {
                 Err(error) => error,
             };
             if error.has_code("claim-lost") {
-                print_note("hapax: another owner took over before the command ended");
+                note_in_background("hapax: another owner took over before the command ended");
                 return Ok(LOST.into());
             }
             if !error.is_transient() || start.elapsed() >= self.lease {
                 if !error.is_bad_request() {
-                    print_note("hapax: the command ran, but that could not be written");
+                    note_in_background("hapax: the command ran, but that could not be written");
                 }
                 return Err(error);
             }
@@ -256,7 +258,7 @@ impl<R: Fn(Method) -> ClientRequest> LeasedEffect<'_, R> {
     async fn give_back(&self, token: &str) {
         let request = (self.request)(Method::DELETE).header("hapax-token", Some(token.to_owned()));
         if let Err(error) = self.backend.send(request).await {
-            print_note(format_args!("hapax: not given back: {}", error.message()));
+            note_in_background(format_args!("hapax: not given back: {}", error.message()));
         }
     }
 }
@@ -289,7 +291,7 @@ impl<R: Fn(Method) -> ClientRequest> LeaseRenewal for ClaimedEffect<'_, R> {
 /// Prints the stored output of an earlier run.
 fn print_earlier(headers: &Map<String, Value>, body: &[u8]) -> ExitCode {
     if headers.contains_key(NOT_KEPT) {
-        print_note("hapax: it ran before; its output was not kept");
+        note_in_background("hapax: it ran before; its output was not kept");
     }
     // Ignore a closed pipe: its reader wants no more.
     let _ = std::io::stdout().write_all(body);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::child::{ForwardedSignals, SupervisedChild, exit_code};
 use super::{
     EndReason, Ended, LOST, LeaseRenewal, RenewalFailure, RunFlags, TOO_LONG, Turn, local,
-    not_started, renewable, signal_code, supervise, take,
+    not_started, note_in_background, renewable, signal_code, supervise, take,
 };
-use crate::client::{Backend, CliError, LockRefusal, LockTicket, ServerArgs, duration, print_note};
+use crate::client::{Backend, CliError, LockRefusal, LockTicket, ServerArgs, duration};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -107,7 +107,7 @@ fn final_code(ended: Ended, released: Result<(), LockRefusal>, ttl: Duration) ->
     let mut why = ended.why;
     match released {
         Err(LockRefusal::Lost(_)) if why != Some(EndReason::Lost) => {
-            print_note("hapax: the lock was lost before the command ended");
+            note_in_background("hapax: the lock was lost before the command ended");
             why = Some(EndReason::Lost);
         }
         // A lost lock needs no release, so its error is not reported.
@@ -116,7 +116,9 @@ fn final_code(ended: Ended, released: Result<(), LockRefusal>, ttl: Duration) ->
         {
             let ttl = humantime::format_duration(ttl);
             let text = error.message();
-            print_note(format_args!("hapax: not released; it expires within {ttl}: {text}"));
+            note_in_background(format_args!(
+                "hapax: not released; it expires within {ttl}: {text}"
+            ));
         }
         _ => {}
     }

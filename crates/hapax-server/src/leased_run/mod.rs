@@ -16,13 +16,15 @@ mod effect;
 mod lock;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::background_writer::{LineImportance, write_to_stderr};
 use crate::client::error::HELD;
-use crate::client::{CliError, duration, print_note};
+use crate::client::{CliError, duration};
 use child::{ForwardedSignals, SupervisedChild};
 
 pub(crate) use effect::{CommandRunArgs, InboxRunArgs};
@@ -49,6 +51,12 @@ pub(crate) struct RunFlags {
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// Prints a note without waiting: the command shares standard error and may have filled it, and its lease has to be
+/// renewed, or the command be ended, all the same.
+fn note_in_background(text: impl Display) {
+    write_to_stderr(format!("{text}\n").as_bytes(), LineImportance::Error);
 }
 
 /// A lease of which a third is enough time for a renewal.
@@ -99,7 +107,7 @@ fn signal_code(signal: i32) -> u8 {
 
 /// Reports a command that could not be started, and returns the exit code.
 fn not_started(command: &[OsString], error: &std::io::Error) -> u8 {
-    print_note(format_args!("hapax: {}: {error}", command[0].to_string_lossy()));
+    note_in_background(format_args!("hapax: {}: {error}", command[0].to_string_lossy()));
     if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
@@ -162,13 +170,13 @@ async fn supervise<R: LeaseRenewal>(
             at = &mut lost, if renewing => {
                 renewing = false;
                 let what = R::WHAT;
-                print_note(format_args!(
+                note_in_background(format_args!(
                     "hapax: the {what} is lost, or cannot be renewed: ending the command"
                 ));
                 (EndReason::Lost, at)
             }
             () = &mut too_long, if why.is_none() => {
-                print_note("hapax: --max-hold has passed: ending the command");
+                note_in_background("hapax: --max-hold has passed: ending the command");
                 (EndReason::TooLong, Instant::now() + flags.grace)
             }
         };

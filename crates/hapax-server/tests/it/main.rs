@@ -48,3 +48,4 @@ mod sse_follow;
 mod support;
 mod torture;
 mod torture_load;
+mod unread_log;

@@ -1,7 +1,7 @@
 //! The real binary.
 
 use std::io::{Read, Write};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -36,6 +36,7 @@ impl Drop for KillOnDrop {
 }
 
 /// The text that a process has written to one of its outputs.
+#[derive(Default)]
 pub(crate) struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -68,25 +69,49 @@ pub(crate) struct HapaxProcess {
     pub(crate) banner: String,
     stdout: Output,
     stderr: Output,
+    /// Standard error, as long as nobody reads it.
+    unread: Option<ChildStderr>,
 }
 
 impl HapaxProcess {
     /// Starts the command and waits for its banner.
     pub(crate) fn start(command: &mut Command) -> Self {
+        Self::spawn(command, true)
+    }
+
+    /// As [`HapaxProcess::start`], but nobody reads standard error until [`HapaxProcess::read_log`].
+    pub(crate) fn start_unread(command: &mut Command) -> Self {
+        Self::spawn(command, false)
+    }
+
+    fn spawn(command: &mut Command, read_log: bool) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("hapax can be run");
         let stdout = Output::collect(child.stdout.take().expect("piped"));
-        let stderr = Output::collect(child.stderr.take().expect("piped"));
+        let (stderr, unread) = (Output::default(), child.stderr.take());
         let child = KillOnDrop(child);
-        let mut process = Self { child, banner: String::new(), stdout, stderr };
+        let mut process = Self { child, banner: String::new(), stdout, stderr, unread };
+        if read_log {
+            process.read_log();
+        }
         process.banner = wait_for("hapax prints its banner", 3 * WAIT_TIMEOUT, || {
             let ended = !process.is_running();
             let shown = process.stdout.text();
             let whole = shown.contains("  try ") && shown.ends_with('\n');
-            assert!(whole || !ended, "hapax ended at its start: {}", process.wait().1);
+            if ended && !whole {
+                process.read_log();
+                panic!("hapax ended at its start: {}", process.wait().1);
+            }
             whole.then_some(shown)
         });
         process
+    }
+
+    /// Begins to read standard error.
+    pub(crate) fn read_log(&mut self) {
+        if let Some(unread) = self.unread.take() {
+            self.stderr = Output::collect(unread);
+        }
     }
 
     /// `127.0.0.1:PORT`.
@@ -113,7 +138,12 @@ impl HapaxProcess {
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
-        self.child.0.try_wait().expect("a child").is_none()
+        self.status().is_none()
+    }
+
+    /// Its exit status, once it has ended.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        self.child.0.try_wait().expect("a child")
     }
 
     pub(crate) fn kill(&mut self) {
@@ -123,8 +153,7 @@ impl HapaxProcess {
 
     /// Waits for its end; its exit status and its log.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
-        let status =
-            wait_for("hapax ends", WAIT_TIMEOUT, || self.child.0.try_wait().expect("a child"));
+        let status = wait_for("hapax ends", WAIT_TIMEOUT, || self.status());
         for output in [&mut self.stdout, &mut self.stderr] {
             output.reader.take().map(JoinHandle::join);
         }
