@@ -1,42 +1,112 @@
 -- Counts one queue ($1) for one tenant ($2). As in depth.sql up to $3 of the rows that wait are looked at, and what lies
--- behind those is estimated; but rows of all tenants are looked at, because no index tells the tenant.
-WITH shards AS MATERIALIZED (
-    SELECT n::smallint AS shard,
-           coalesce((SELECT s.low FROM hapax_shards s
-                     WHERE s.queue = $1 AND s.shard = n::smallint
-                       AND s.full_at > clock_timestamp() - interval '2 minutes'), 0) AS low
-    FROM generate_series(0, 15) n
+-- behind those is estimated; but rows of all tenants are looked at, because no index tells the tenant. They are read in the
+-- order of enqueueing, in which they lie in the table, so that each of its pages is read once. The shards are spelled out,
+-- so that the planner merges them in that order.
+WITH begins AS MATERIALIZED (
+    SELECT ARRAY(
+        SELECT coalesce((SELECT s.low FROM hapax_shards s
+                         WHERE s.queue = $1 AND s.shard = n::smallint
+                           AND s.full_at > clock_timestamp() - interval '2 minutes'), 0)
+        FROM generate_series(0, 15) n ORDER BY n) AS low
 ), head AS MATERIALIZED (
-    SELECT o.shard, count(*) AS counted, max(o.seq) AS last_seq,
+    -- One more than the limit tells that the limit was reached.
+    SELECT count(*) AS counted, max(o.seq) AS last_seq,
            count(*) FILTER (WHERE o.tenant = $2) AS own,
            min(o.enqueued_at) FILTER (WHERE o.tenant = $2) AS oldest
     FROM (
-        SELECT o.shard, o.seq, o.tenant, o.enqueued_at FROM shards s
-        CROSS JOIN LATERAL (
-            SELECT o.shard, o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
-            WHERE o.queue = $1 AND o.shard = s.shard AND o.seq >= s.low
-              AND o.phase = 0 AND o.deliver_after IS NULL
-            ORDER BY o.seq LIMIT $3 + 1
+        SELECT * FROM (
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 0::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[1] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 1::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[2] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 2::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[3] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 3::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[4] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 4::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[5] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 5::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[6] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 6::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[7] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 7::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[8] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 8::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[9] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 9::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[10] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 10::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[11] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 11::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[12] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 12::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[13] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 13::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[14] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 14::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[15] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
+            UNION ALL
+            (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
+             WHERE o.queue = $1 AND o.shard = 15::smallint AND o.phase = 0 AND o.deliver_after IS NULL
+               AND o.seq >= (SELECT b.low[16] FROM begins b)
+             ORDER BY o.seq LIMIT $3 + 1)
         ) o
-        LIMIT $3 + 1
+        ORDER BY o.seq LIMIT $3 + 1
     ) o
-    GROUP BY o.shard
 ), uncounted AS MATERIALIZED (
     SELECT u.shard, u.after_seq, u.last_seq, (u.last_seq - u.after_seq) / 32 + 1 AS width
     FROM (
-        SELECT s.shard,
-               coalesce(
-                   (SELECT h.last_seq FROM head h WHERE h.shard = s.shard),
-                   (SELECT o.seq - 1 FROM hapax_outbox o
-                    WHERE o.queue = $1 AND o.shard = s.shard AND o.seq >= s.low
-                      AND o.phase = 0 AND o.deliver_after IS NULL
-                    ORDER BY o.seq LIMIT 1)) AS after_seq,
+        SELECT n::smallint AS shard, h.last_seq AS after_seq,
                (SELECT o.seq FROM hapax_outbox o
-                WHERE o.queue = $1 AND o.shard = s.shard AND o.seq >= s.low
+                WHERE o.queue = $1 AND o.shard = n::smallint AND o.seq > h.last_seq
                   AND o.phase = 0 AND o.deliver_after IS NULL
                 ORDER BY o.seq DESC LIMIT 1) AS last_seq
-        FROM shards s
-        WHERE (SELECT sum(h.counted) FROM head h) > $3
+        FROM head h CROSS JOIN generate_series(0, 15) n
+        WHERE h.counted > $3
     ) u
     WHERE u.last_seq > u.after_seq
 ), pieces AS (
