@@ -19,9 +19,9 @@ WITH shards AS MATERIALIZED (
             SELECT o.shard, o.seq FROM hapax_outbox o
             WHERE o.queue = $1 AND o.shard = s.shard AND o.seq >= s.low
               AND o.phase = 0 AND o.deliver_after IS NULL
-            ORDER BY o.seq LIMIT $2 + 1
+            ORDER BY o.seq LIMIT $2::bigint + 1
         ) o
-        LIMIT $2 + 1
+        LIMIT $2::bigint + 1
     ) o
     GROUP BY o.shard
 ), uncounted AS MATERIALIZED (

@@ -18,84 +18,84 @@ WITH begins AS MATERIALIZED (
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 0::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[1] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 1::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[2] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 2::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[3] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 3::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[4] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 4::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[5] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 5::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[6] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 6::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[7] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 7::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[8] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 8::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[9] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 9::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[10] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 10::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[11] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 11::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[12] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 12::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[13] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 13::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[14] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 14::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[15] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
             UNION ALL
             (SELECT o.seq, o.tenant, o.enqueued_at FROM hapax_outbox o
              WHERE o.queue = $1 AND o.shard = 15::smallint AND o.phase = 0 AND o.deliver_after IS NULL
                AND o.seq >= (SELECT b.low[16] FROM begins b)
-             ORDER BY o.seq LIMIT $3 + 1)
+             ORDER BY o.seq LIMIT $3::bigint + 1)
         ) o
-        ORDER BY o.seq LIMIT $3 + 1
+        ORDER BY o.seq LIMIT $3::bigint + 1
     ) o
 ), uncounted AS MATERIALIZED (
     SELECT u.shard, u.after_seq, u.last_seq, (u.last_seq - u.after_seq) / 32 + 1 AS width

@@ -73,7 +73,7 @@ const OPERATOR_STATEMENTS: [(&str, &str, &str, &[&str]); 6] = [
         "depth_of_tenant",
         include_str!("../../src/sql/depth_of_tenant.sql"),
         "text, text, bigint",
-        &["Index Scan using hapax_outbox_waiting"],
+        &["Merge Append", "Index Scan using hapax_outbox_waiting"],
     ),
     (
         "waiting",
