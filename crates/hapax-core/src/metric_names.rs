@@ -127,7 +127,7 @@ metrics! {
         HTTP_IN_FLIGHT = "hapax_http_in_flight";
         /// 1 while the store answers, 0 while it does not.
         STORE_UP = "hapax_store_up";
-        /// Items that wait in a queue, of all tenants. Label: `queue`.
+        /// Items that wait in a queue, of all tenants. Beyond 100,000 an estimate on SQLite and PostgreSQL. Label: `queue`.
         QUEUE_DEPTH = "hapax_queue_depth";
         /// Items of a queue that are leased. Label: `queue`.
         QUEUE_IN_FLIGHT = "hapax_queue_in_flight";

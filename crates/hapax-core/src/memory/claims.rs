@@ -29,6 +29,11 @@ impl ClaimParts {
         lock(&self.0[usize::from(key.partition(Self::COUNT as u16))])
     }
 
+    /// One part, locked while the caller looks at it.
+    pub(super) fn part(&self, part: usize) -> MutexGuard<'_, ClaimTable> {
+        lock(&self.0[part])
+    }
+
     /// Each part, locked while the caller looks at it.
     pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, ClaimTable>> {
         self.0.iter().map(lock)
@@ -36,7 +41,7 @@ impl ClaimParts {
 
     /// Forgets the claims of one part for which this is true.
     pub(super) fn sweep(&self, part: usize, mut is_over: impl FnMut(&ClaimRow) -> bool) {
-        lock(&self.0[part]).retain(|_, row| !is_over(row));
+        self.part(part).retain(|_, row| !is_over(row));
     }
 
     /// All parts at one moment.

@@ -212,13 +212,7 @@ pub fn look(row: Option<&ClaimRow>, now: Timestamp) -> Option<ClaimView> {
 
 /// The summary of a row for [`Oversight::list`](crate::Oversight::list); `None` if it has expired.
 pub fn listed(key: Key, row: &ClaimRow, now: Timestamp) -> Option<ClaimSummary> {
-    let row = remembered(Some(row), now)?;
-    let status = match row.phase {
-        ClaimPhase::Settled => ClaimStatus::Settled,
-        ClaimPhase::Failed => ClaimStatus::Failed,
-        ClaimPhase::Pending if now < row.lease_end => ClaimStatus::Pending,
-        ClaimPhase::Pending => ClaimStatus::Unknown,
-    };
+    let status = status(row, now)?;
     Some(ClaimSummary {
         key,
         status,
@@ -227,6 +221,16 @@ pub fn listed(key: Key, row: &ClaimRow, now: Timestamp) -> Option<ClaimSummary> 
         granted_ago: now.since(row.granted_at),
         expires_in: row.expires_at.since(now),
         label: row.token.label().map(Into::into),
+    })
+}
+
+/// The status of a row; `None` if it has expired.
+pub(crate) fn status(row: &ClaimRow, now: Timestamp) -> Option<ClaimStatus> {
+    Some(match remembered(Some(row), now)?.phase {
+        ClaimPhase::Settled => ClaimStatus::Settled,
+        ClaimPhase::Failed => ClaimStatus::Failed,
+        ClaimPhase::Pending if now < row.lease_end => ClaimStatus::Pending,
+        ClaimPhase::Pending => ClaimStatus::Unknown,
     })
 }
 

@@ -160,9 +160,13 @@ pub(crate) fn includes(tenant: &Tenant, other: &Tenant) -> bool {
 impl ClaimQuery {
     /// Whether the claim matches tenant, kind, scope and status of this query.
     pub fn shows(&self, listed: &ClaimSummary) -> bool {
-        includes(&self.tenant, listed.key.tenant())
-            && listed.key.kind() == self.kind
-            && self.scope.as_deref().is_none_or(|scope| scope == listed.key.scope())
-            && self.status.is_none_or(|status| status == listed.status)
+        self.includes_key(&listed.key) && self.status.is_none_or(|status| status == listed.status)
+    }
+
+    /// Whether the key matches tenant, kind and scope of this query.
+    pub(crate) fn includes_key(&self, key: &Key) -> bool {
+        key.kind() == self.kind
+            && includes(&self.tenant, key.tenant())
+            && self.scope.as_deref().is_none_or(|scope| scope == key.scope())
     }
 }

@@ -97,6 +97,10 @@ pub trait Queue: Send + Sync {
     ) -> StoreResult<Vec<Resolved>>;
 
     /// Counts the items of one tenant, or of all tenants.
+    ///
+    /// The numbers are exact where the queue has no more than [`MAX_EXAMINED`] items, of all tenants. Beyond that a store
+    /// may estimate what lies behind those that it counted, so that the call costs no more for a longer queue; it never
+    /// tells fewer than it counted. [`QueueDepth::oldest_age`] is then of the oldest item that it looked at.
     async fn depth(&self, queue: &QueueName, whose: Option<&Tenant>) -> StoreResult<QueueDepth>;
 
     /// Lists the oldest items that wait or are in flight, the oldest first; at most `at_most`.
@@ -440,7 +444,7 @@ pub enum Resolved {
     Lost,
 }
 
-/// The numbers of items in a queue.
+/// The numbers of items in a queue, which may be estimates in a long one: [`Queue::depth`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueDepth {
     /// Items that wait: due, not due yet, or held back by an earlier item of their key.

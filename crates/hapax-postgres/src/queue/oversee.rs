@@ -15,11 +15,12 @@ pub(crate) async fn depth<S: SqlSession>(
     queue: &QueueName,
     tenant: Option<&Tenant>,
 ) -> SqlResult<QueueDepth> {
+    let (queue, counted) = (queue.as_str(), i64::from(MAX_EXAMINED));
     let rows = match tenant {
-        None => session.rows(include_str!("../sql/depth.sql"), &[&queue.as_str()]).await?,
+        None => session.rows(include_str!("../sql/depth.sql"), &[&queue, &counted]).await?,
         Some(tenant) => {
             let sql = include_str!("../sql/depth_of_tenant.sql");
-            session.rows(sql, &[&queue.as_str(), &tenant.as_str()]).await?
+            session.rows(sql, &[&queue, &tenant.as_str(), &counted]).await?
         }
     };
     let found = row::only(&rows)?;
@@ -61,18 +62,30 @@ fn decode_queued(row: &SqlRow) -> SqlResult<QueuedItem> {
 }
 
 /// Each name is found by one step in indexes that begin with it. A queue that was ever leased from has its
-/// shards; the rows of any other one wait.
+/// shards; the rows of any other one wait. Those are looked for before the next queue with shards alone, so that no
+/// step walks over the index entries of rows that were delivered, which stay while somebody has an old snapshot.
 const QUEUES: &str = "WITH RECURSIVE names (queue) AS ( \
          SELECT '' COLLATE \"C\" \
          UNION ALL \
-         SELECT least( \
-             (SELECT min(s.queue) FROM hapax_shards s WHERE s.queue > names.queue), \
-             (SELECT min(o.queue) FROM hapax_outbox o \
-              WHERE phase = 0 AND deliver_after IS NULL AND o.queue > names.queue), \
-             (SELECT min(o.queue) FROM hapax_outbox o \
-              WHERE (phase = 1 OR phase = 0 AND deliver_after IS NOT NULL) \
-                AND o.queue > names.queue)) \
-         FROM names WHERE names.queue IS NOT NULL) \
+         SELECT coalesce( \
+             least( \
+                 (SELECT min(o.queue) FROM hapax_outbox o \
+                  WHERE phase = 0 AND deliver_after IS NULL \
+                    AND o.queue > names.queue AND o.queue < known.queue), \
+                 (SELECT min(o.queue) FROM hapax_outbox o \
+                  WHERE (phase = 1 OR phase = 0 AND deliver_after IS NOT NULL) \
+                    AND o.queue > names.queue AND o.queue < known.queue), \
+                 known.queue), \
+             least( \
+                 (SELECT min(o.queue) FROM hapax_outbox o \
+                  WHERE known.queue IS NULL AND phase = 0 AND deliver_after IS NULL \
+                    AND o.queue > names.queue), \
+                 (SELECT min(o.queue) FROM hapax_outbox o \
+                  WHERE known.queue IS NULL AND (phase = 1 OR phase = 0 AND deliver_after IS NOT NULL) \
+                    AND o.queue > names.queue))) \
+         FROM names \
+         CROSS JOIN LATERAL (SELECT min(s.queue) AS queue FROM hapax_shards s WHERE s.queue > names.queue) known \
+         WHERE names.queue IS NOT NULL) \
      SELECT queue FROM names WHERE queue <> ''";
 
 pub(crate) async fn queues<S: SqlSession>(session: &mut S) -> SqlResult<Vec<QueueName>> {

@@ -62,7 +62,19 @@ async fn batched_statements_find_rows_by_key_and_place_alone() {
 }
 
 /// Statements for operators, and steps that their plans have.
-const OPERATOR_STATEMENTS: [(&str, &str, &str, &[&str]); 4] = [
+const OPERATOR_STATEMENTS: [(&str, &str, &str, &[&str]); 6] = [
+    (
+        "depth",
+        include_str!("../../src/sql/depth.sql"),
+        "text, bigint",
+        &["Index Only Scan using hapax_outbox_waiting", "Index Only Scan using hapax_outbox_dead"],
+    ),
+    (
+        "depth_of_tenant",
+        include_str!("../../src/sql/depth_of_tenant.sql"),
+        "text, text, bigint",
+        &["Merge Append", "Index Scan using hapax_outbox_waiting"],
+    ),
     (
         "waiting",
         include_str!("../../src/sql/waiting.sql"),

@@ -226,6 +226,50 @@ fn waiting_of_a_tenant_looks_at_a_limited_number() {
     assert!(beyond < within + within / 10, "{beyond} steps, {within} for all of them");
 }
 
+/// The depth once counted every item.
+#[test]
+fn depth_cost_of_a_long_backlog_is_limited() {
+    let bench = Bench::new();
+    let tenant = Tenant::default();
+    let costs = |added: u32, expected: u32| {
+        bench.fill(added, "NULL");
+        [None, Some(&tenant)].map(|tenant| {
+            let call = || oversee::depth(bench.session(), &bench.queue, tenant).unwrap();
+            let (depth, steps) = steps(&bench, call);
+            assert_eq!(depth.waiting, u64::from(expected), "no seq is missing");
+            steps
+        })
+    };
+    let within = costs(MAX_EXAMINED, MAX_EXAMINED);
+    let beyond = costs(50_000, MAX_EXAMINED + 50_000);
+    let far_beyond = costs(100_000, MAX_EXAMINED + 150_000);
+    for (within, (beyond, far_beyond)) in within.into_iter().zip(beyond.into_iter().zip(far_beyond))
+    {
+        assert!(beyond < within * 2, "{beyond} steps, {within} up to the limit");
+        assert!(far_beyond < beyond + beyond / 10, "{far_beyond} steps, {beyond} for fewer items");
+    }
+}
+
+/// Where most items are gone from some places, and some are another tenant's.
+#[test]
+fn depth_of_a_long_backlog_is_a_close_estimate() {
+    let bench = Bench::new();
+    bench.fill(250_000, "NULL");
+    let holes = "DELETE FROM hapax_outbox WHERE seq > 100000 AND seq % 10 >= 2 AND seq / 1000 % 3 <> 1; \
+                 UPDATE hapax_outbox SET tenant = 'guest' WHERE seq % 20 = 0";
+    bench.connection.execute_batch(holes).unwrap();
+    let depth = |tenant| oversee::depth(bench.session(), &bench.queue, tenant).unwrap();
+    let guest = Tenant::new("guest").unwrap();
+    for (tenant, condition) in [(None, "1"), (Some(&guest), "tenant = 'guest'")] {
+        let count = format!("SELECT count(*) FROM hapax_outbox WHERE {condition}");
+        let truth: u32 = bench.connection.query_row(&count, [], |row| row.get(0)).unwrap();
+        let estimate = depth(tenant).waiting as f64;
+        let error = (estimate - f64::from(truth)).abs() / f64::from(truth);
+        assert!(error < 0.05, "{estimate} of {truth} where {condition}");
+    }
+    assert!(depth(Some(&guest)).oldest_age.is_some());
+}
+
 #[test]
 fn dead_reasons_look_at_a_limited_number() {
     let cost = |rows: u32| {

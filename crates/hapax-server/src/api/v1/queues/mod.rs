@@ -24,7 +24,8 @@ use crate::api::request::reveal::Reveal;
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = QueueDepth)]
 pub(crate) struct QueueDepthBody {
-    /// Waiting items: due, not due yet, or behind another item of the same key.
+    /// Waiting items: due, not due yet, or behind another item of the same key. In a queue of more than
+    /// 100,000 items SQLite and PostgreSQL estimate it.
     pub(crate) depth: u64,
     /// Leased items that are not done yet.
     pub(crate) in_flight: u64,

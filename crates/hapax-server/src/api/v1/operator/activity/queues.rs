@@ -27,7 +27,8 @@ pub(crate) struct WatchedQueue {
     /// Who paused it, when and why; null if it is not paused.
     #[schema(required)]
     pub(crate) paused: Option<QueuePauseBody>,
-    /// Items that were added per second, over the last five minutes; null as long as that is not known.
+    /// Items that were added per second, over the last five minutes; null as long as that is not known. It follows from two
+    /// depths, which may be estimates in a queue of more than 100,000 items.
     #[schema(required)]
     pub(crate) in_per_s: Option<f64>,
     /// Items that were done, or became dead letters, per second, over the last five minutes.
