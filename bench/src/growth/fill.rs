@@ -1,16 +1,20 @@
 //! Fills a store with settled commands quickly: hapax writes one of them, and the engine copies its row
-//! under other names. Some are then claimed through hapax, which must answer with their value.
+//! under other names. Some are then claimed through hapax, which must answer with their value. A plain table of the raw
+//! engine can be filled with the same rows.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hapax_core::Store;
 use hapax_sqlite::rusqlite::{Connection, params};
 use hapax_workload::ProcessGroup;
+use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 
 use super::keys::{KeyStage, command_key};
+use super::raw_read::{RAW_TABLE, RawReads};
 use super::work::{RETENTION, check_filled, settle};
 use crate::raw::redis::connect;
 use crate::store_server::{Engine, StoreServer};
@@ -20,6 +24,8 @@ use crate::{note, show_progress};
 const TEMPLATE: &str = "template";
 /// How many rows are copied in one step.
 const BATCH: u64 = 200_000;
+/// How many tasks fill the memory store.
+const MEMORY_TASKS: u64 = 8;
 /// How many filled keys are claimed as a check.
 const CHECKED: u64 = 16;
 /// Expired rows are as if their retention had ended this long ago.
@@ -41,6 +47,25 @@ pub(crate) struct FilledStore<'a> {
     url: String,
     /// The template's key on Redis.
     redis_key: Option<String>,
+    /// How many keys of the current stage were filled in.
+    done: Arc<AtomicU64>,
+}
+
+/// Whose rows are filled in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FillTarget {
+    Hapax,
+    /// The plain table of the raw engine.
+    Raw,
+}
+
+impl FillTarget {
+    const fn table(self) -> &'static str {
+        match self {
+            Self::Hapax => "hapax_claims",
+            Self::Raw => RAW_TABLE,
+        }
+    }
 }
 
 impl<'a> FilledStore<'a> {
@@ -52,17 +77,19 @@ impl<'a> FilledStore<'a> {
             Engine::Redis => Some(redis_template(&url).await?),
             _ => None,
         };
-        Ok(Self { server, store, url, redis_key })
+        Ok(Self { server, store, url, redis_key, done: Arc::default() })
     }
 
     /// Fills a stage of keys.
     pub(crate) async fn fill(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
         let begun = Instant::now();
+        self.done.store(0, Relaxed);
+        let target = FillTarget::Hapax;
         match self.server.engine() {
             Engine::Memory => self.fill_memory(stage, expiry).await?,
-            Engine::Sqlite => self.fill_sqlite(stage, expiry)?,
-            Engine::Redis => self.fill_redis(stage, expiry).await?,
-            Engine::Postgres => self.fill_postgres(stage, expiry).await?,
+            Engine::Sqlite => self.fill_sqlite(stage, expiry, target)?,
+            Engine::Redis => self.fill_redis(stage, expiry, target).await?,
+            Engine::Postgres => self.fill_postgres(stage, expiry, target).await?,
         }
         note(format_args!("filled {} keys in {:.0?}", stage.count, begun.elapsed()));
         for nth in 0..CHECKED.min(stage.count) {
@@ -74,7 +101,36 @@ impl<'a> FilledStore<'a> {
         Ok(())
     }
 
-    fn show_progress(&self, done: u64, stage: KeyStage) {
+    /// Fills the raw engine's table with the same rows, and returns its reads; none for memory.
+    pub(super) async fn fill_raw(&self, stage: KeyStage) -> anyhow::Result<Option<Arc<RawReads>>> {
+        let begun = Instant::now();
+        self.done.store(0, Relaxed);
+        let (expiry, target) = (FillExpiry::Later, FillTarget::Raw);
+        match self.server.engine() {
+            Engine::Memory => return Ok(None),
+            Engine::Sqlite => self.fill_sqlite(stage, expiry, target)?,
+            Engine::Redis => self.fill_redis(stage, expiry, target).await?,
+            Engine::Postgres => self.fill_postgres(stage, expiry, target).await?,
+        }
+        note(format_args!("filled {} raw keys in {:.0?}", stage.count, begun.elapsed()));
+        let template = self.redis_key.as_deref().and_then(|key| key.split_once(TEMPLATE));
+        let url = self.raw_url();
+        Ok(Some(Arc::new(RawReads::open(self.server, &url, template, stage).await?)))
+    }
+
+    /// Where the raw engine's table is: in a file of its own on SQLite, as a claim's readers see no other file; in
+    /// another logical database on Redis, so that hapax's scans do not meet its keys; beside hapax's on PostgreSQL.
+    fn raw_url(&self) -> String {
+        match self.server.engine() {
+            Engine::Memory | Engine::Postgres => self.url.clone(),
+            Engine::Sqlite => format!("{}.raw", self.url),
+            Engine::Redis => format!("{}/1", self.url.trim_end_matches("/0")),
+        }
+    }
+
+    /// Notes that so many more keys of a stage are there, and shows it.
+    fn count_filled(&self, keys: u64, stage: KeyStage) {
+        let done = self.done.fetch_add(keys, Relaxed) + keys;
         let engine = self.server.engine().name();
         show_progress(format_args!("filling {engine}: {done} of {}", stage.count));
     }
@@ -84,18 +140,36 @@ impl<'a> FilledStore<'a> {
             FillExpiry::Later => RETENTION,
             FillExpiry::Past(_) => Duration::from_millis(1),
         };
-        for nth in 0..stage.count {
-            if nth % BATCH == 0 {
-                self.show_progress(nth, stage);
-                tokio::task::yield_now().await;
+        for from in (0..stage.count).step_by(BATCH as usize) {
+            let end = stage.count.min(from + BATCH);
+            let mut tasks = JoinSet::new();
+            for task in 0..MEMORY_TASKS {
+                let store = self.store.clone();
+                tasks.spawn(async move {
+                    for nth in (from + task..end).step_by(MEMORY_TASKS as usize) {
+                        settle(&*store, &stage.key(nth)?, retention).await?;
+                    }
+                    anyhow::Ok(())
+                });
             }
-            settle(&*self.store, &stage.key(nth)?, retention).await?;
+            while let Some(task) = tasks.join_next().await {
+                task??;
+            }
+            self.count_filled(end - from, stage);
         }
         Ok(())
     }
 
-    fn fill_sqlite(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
-        let connection = self.sqlite()?;
+    fn fill_sqlite(
+        &self,
+        stage: KeyStage,
+        expiry: FillExpiry,
+        target: FillTarget,
+    ) -> anyhow::Result<()> {
+        let connection = match target {
+            FillTarget::Hapax => self.sqlite()?,
+            FillTarget::Raw => self.raw_sqlite()?,
+        };
         // A crash while filling costs nothing but the benchmark.
         connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -500000")?;
         let columns = |row: &hapax_sqlite::rusqlite::Row<'_>| row.get::<_, String>(0);
@@ -116,7 +190,8 @@ impl<'a> FilledStore<'a> {
         });
         let sql = format!(
             "WITH RECURSIVE numbers (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?2) \
-             INSERT INTO hapax_claims ({}) SELECT {} FROM numbers, hapax_claims t WHERE t.name = '{TEMPLATE}'",
+             INSERT INTO {} ({}) SELECT {} FROM numbers, hapax_claims t WHERE t.name = '{TEMPLATE}'",
+            target.table(),
             columns.join(", "),
             copied.collect::<Vec<_>>().join(", ")
         );
@@ -124,18 +199,51 @@ impl<'a> FilledStore<'a> {
             let end = stage.count.min(from + BATCH);
             connection.execute(&sql, params![from as i64, end as i64])?;
             connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
-            self.show_progress(end, stage);
+            self.count_filled(end - from, stage);
         }
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         Ok(())
     }
 
-    async fn fill_redis(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
+    /// The file of the raw table, with hapax's attached.
+    fn raw_sqlite(&self) -> anyhow::Result<Connection> {
+        let path = format!("{}.raw", self.sqlite_path()?);
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(Duration::from_secs(60))?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.execute("ATTACH ?1 AS hapax", [self.sqlite_path()?])?;
+        let create: String = connection.query_row(
+            "SELECT sql FROM hapax.sqlite_schema WHERE type = 'table' AND name = 'hapax_claims'",
+            [],
+            |row| row.get(0),
+        )?;
+        let create = create.replacen("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1).replacen(
+            "hapax_claims",
+            RAW_TABLE,
+            1,
+        );
+        connection.execute_batch(&create)?;
+        Ok(connection)
+    }
+
+    async fn fill_redis(
+        &self,
+        stage: KeyStage,
+        expiry: FillExpiry,
+        target: FillTarget,
+    ) -> anyhow::Result<()> {
         // Few enough for the server to answer other calls meanwhile.
         const PIECE: u64 = 20_000;
         let mut connection = connect(&self.url).await?;
         let template = self.redis_key.as_deref().context("no key of the template")?;
         let (before, after) = template.split_once(TEMPLATE).context("no name in the key")?;
+        if target == FillTarget::Raw {
+            let value: Vec<u8> =
+                redis::cmd("GET").arg(template).query_async(&mut connection).await?;
+            connection = connect(&self.raw_url()).await?;
+            let mut set = redis::cmd("SET");
+            let () = set.arg(template).arg(value).query_async(&mut connection).await?;
+        }
         let script = "local value = redis.call('GET', KEYS[1])\n\
              for n = ARGV[1] + 0, ARGV[2] - 1 do\n\
                redis.call('SET', ARGV[3] .. string.format('%012x', n * ARGV[4]) .. ARGV[5], value,\n\
@@ -152,17 +260,28 @@ impl<'a> FilledStore<'a> {
             call.arg(script).arg(1).arg(template).arg(from).arg(end).arg(before).arg(stage.step());
             call.arg(format!("-{}{after}", stage.number)).arg(expires_at).arg(spread);
             let () = call.query_async(&mut connection).await?;
-            if end.is_multiple_of(BATCH) {
-                self.show_progress(end, stage);
-            }
+            self.count_filled(end - from, stage);
         }
         Ok(())
     }
 
-    async fn fill_postgres(&self, stage: KeyStage, expiry: FillExpiry) -> anyhow::Result<()> {
+    async fn fill_postgres(
+        &self,
+        stage: KeyStage,
+        expiry: FillExpiry,
+        target: FillTarget,
+    ) -> anyhow::Result<()> {
         let (client, second) = tokio::try_join!(self.postgres(), self.postgres())?;
         for client in [&client, &second] {
             client.batch_execute("SET synchronous_commit = off").await?;
+        }
+        let table = target.table();
+        if target == FillTarget::Raw {
+            let create = format!(
+                "CREATE TABLE IF NOT EXISTS {table} \
+                 (LIKE hapax_claims, PRIMARY KEY (tenant, kind, scope, name))"
+            );
+            client.batch_execute(&create).await?;
         }
         let columns = client
             .query(
@@ -185,7 +304,7 @@ impl<'a> FilledStore<'a> {
             column => format!("t.{column}"),
         });
         let sql = format!(
-            "INSERT INTO hapax_claims ({}) SELECT {} FROM hapax_claims t \
+            "INSERT INTO {table} ({}) SELECT {} FROM hapax_claims t \
              CROSS JOIN generate_series($1::bigint, $2::bigint) n WHERE t.name = '{TEMPLATE}'",
             columns.join(", "),
             copied.collect::<Vec<_>>().join(", ")
@@ -198,7 +317,7 @@ impl<'a> FilledStore<'a> {
         )?;
         if expiry == FillExpiry::Later {
             // As autovacuum has left a table that grew slowly.
-            client.batch_execute("VACUUM (ANALYZE) hapax_claims").await?;
+            client.batch_execute(&format!("VACUUM (ANALYZE) {table}")).await?;
             client.batch_execute("CHECKPOINT").await?;
         }
         Ok(())
@@ -214,7 +333,7 @@ impl<'a> FilledStore<'a> {
         for from in rows.clone().step_by(BATCH as usize) {
             let end = rows.end.min(from + BATCH);
             client.execute(sql, &[&(from as i64), &(end as i64 - 1)]).await?;
-            self.show_progress(end, stage);
+            self.count_filled(end - from, stage);
         }
         Ok(())
     }
@@ -270,13 +389,13 @@ fn past_ms() -> u128 {
     (RETENTION + EXPIRED_FOR).as_millis()
 }
 
-/// Bytes of a key, roughly, where the engine has its data: enough to refuse what cannot fit.
+/// Bytes of a key and of its raw copy, roughly, where the engine has its data: enough to refuse what cannot fit.
 const fn rough_bytes(engine: Engine) -> u64 {
     match engine {
         Engine::Memory => 800,
-        Engine::Sqlite | Engine::Redis => 600,
+        Engine::Sqlite | Engine::Redis => 900,
         // With the write-ahead log of the filling.
-        Engine::Postgres => 1000,
+        Engine::Postgres => 1300,
     }
 }
 
@@ -322,6 +441,21 @@ mod tests {
             let refused = ensure_room(engine, 1 << 40).unwrap_err().to_string();
             assert!(refused.contains("--keys"), "{refused}");
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn raw_reads_find_the_rows_of_each_stage() {
+        let server = StoreServer::start(Engine::Sqlite).unwrap();
+        let filled = FilledStore::open(&server, "hapax").await.unwrap();
+        for stage in [KeyStage { number: 1, count: 300 }, KeyStage { number: 2, count: 500 }] {
+            let raw = filled.fill_raw(stage).await.unwrap().expect("SQLite has a raw engine");
+            // Each read checks the value.
+            let measured = raw.measure_once(&server, Duration::from_millis(20)).await.unwrap();
+            assert!(measured.operations > 0);
+        }
+        let server = StoreServer::start(Engine::Memory).unwrap();
+        let filled = FilledStore::open(&server, "hapax").await.unwrap();
+        assert!(filled.fill_raw(KeyStage { number: 1, count: 300 }).await.unwrap().is_none());
     }
 
     #[tokio::test]

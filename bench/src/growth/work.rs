@@ -16,7 +16,7 @@ use crate::turns::fresh_run_id;
 pub(super) const TASKS: usize = 64;
 /// Each line is measured this often; the run with the median rate counts.
 const ROUNDS: usize = 3;
-const WARM_UP: Duration = Duration::from_millis(500);
+pub(super) const WARM_UP: Duration = Duration::from_millis(500);
 const LEASE: Duration = Duration::from_secs(30);
 /// So long that nothing of a run expires in it.
 pub(super) const RETENTION: Duration = Duration::from_secs(86_400);
@@ -123,7 +123,20 @@ pub(super) async fn measure_once(
 }
 
 /// Measures several times, and returns the run with the median rate: on a shared machine one run may
-/// have been disturbed.
+/// have been disturbed. `once` measures for the time that it is given.
+pub(super) async fn median_of_runs(
+    time: Duration,
+    once: impl AsyncFn(Duration) -> Result<Measurement, BenchError>,
+) -> Result<Measurement, BenchError> {
+    let mut runs = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        runs.push(once(time / ROUNDS as u32).await?);
+    }
+    runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+    Ok(runs.swap_remove(ROUNDS / 2))
+}
+
+/// As [`measure_once`], the median of several runs.
 pub(super) async fn measure_median(
     server: &StoreServer,
     store: &Arc<dyn Store>,
@@ -131,10 +144,5 @@ pub(super) async fn measure_median(
     filled: KeyStage,
     time: Duration,
 ) -> Result<Measurement, BenchError> {
-    let mut runs = Vec::with_capacity(ROUNDS);
-    for _ in 0..ROUNDS {
-        runs.push(measure_once(server, store, work, filled, time / ROUNDS as u32).await?);
-    }
-    runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
-    Ok(runs.swap_remove(ROUNDS / 2))
+    median_of_runs(time, async |time| measure_once(server, store, work, filled, time).await).await
 }
