@@ -2,6 +2,7 @@
 //! under other names. Some are then claimed through hapax, which must answer with their value. A plain table of the raw
 //! engine can be filled with the same rows.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -120,7 +121,7 @@ impl<'a> FilledStore<'a> {
 
     /// Where the raw engine's table is: in a file of its own on SQLite, as a claim's readers see no other file; in
     /// another logical database on Redis, so that hapax's scans do not meet its keys; beside hapax's on PostgreSQL.
-    fn raw_url(&self) -> String {
+    pub(super) fn raw_url(&self) -> String {
         match self.server.engine() {
             Engine::Memory | Engine::Postgres => self.url.clone(),
             Engine::Sqlite => format!("{}.raw", self.url),
@@ -202,6 +203,8 @@ impl<'a> FilledStore<'a> {
             self.count_filled(end - from, stage);
         }
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        // The kernel would write it during the measurement otherwise.
+        File::open(connection.path().context("no file")?)?.sync_all()?;
         Ok(())
     }
 
@@ -433,6 +436,7 @@ fn free_memory() -> anyhow::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::growth::raw_first_run;
 
     #[test]
     fn ensure_room_refuses_what_cannot_fit() {
@@ -451,6 +455,9 @@ mod tests {
             let raw = filled.fill_raw(stage).await.unwrap().expect("SQLite has a raw engine");
             // Each read checks the value.
             let measured = raw.measure_once(&server, Duration::from_millis(20)).await.unwrap();
+            assert!(measured.operations > 0);
+            let (url, time) = (filled.raw_url(), Duration::from_millis(20));
+            let measured = raw_first_run::measure_once(&server, &url, time).await.unwrap();
             assert!(measured.operations > 0);
         }
         let server = StoreServer::start(Engine::Memory).unwrap();

@@ -28,9 +28,7 @@ const DELETE_EXPIRED: [&str; 3] = [
 /// would hold up other calls. Fences go on growing, because their sequence is not in these rows.
 pub(crate) fn sweep(session: Session<'_>, at_most: u64) -> StoreResult<Swept> {
     let (now, mut count) = (session.now()?, 0);
-    let most: u64 =
-        std::env::var("SWEEP_ROWS").ok().and_then(|n| n.parse().ok()).unwrap_or(MAX_EXPIRED);
-    let most_expired = at_most.min(most);
+    let most_expired = at_most.min(MAX_EXPIRED);
     for sql in DELETE_EXPIRED {
         let left = to_i64(most_expired - count);
         count += session.execute(sql, params![to_i64(now.0), left])? as u64;
