@@ -206,10 +206,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TimedStream<S> {
             self.schedule_poll(cx);
             return Poll::Pending;
         };
-        if self.reading.deadline() != deadline {
-            self.reading.as_mut().reset(deadline);
+        // The deadline moves with every request, and moving a timer takes a lock: one that fires too early is set again.
+        while Instant::now() < deadline {
+            if self.reading.is_elapsed() || self.reading.deadline() > deadline {
+                self.reading.as_mut().reset(deadline);
+            }
+            ready!(self.reading.as_mut().poll(cx));
         }
-        ready!(self.reading.as_mut().poll(cx));
         let in_headers = self.activity.phase().in_headers;
         if self.http2 == Some(false) && in_headers {
             self.refuse(cx, &layers::TOO_SLOW);

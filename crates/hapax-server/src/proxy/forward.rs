@@ -1,13 +1,10 @@
 //! Rewrites headers: removes those of one connection, and writes `Forwarded` and `X-Forwarded-*`.
 
-use std::net::IpAddr;
-
 use hapax_http::{CallerScope, IdempotencyConfig};
 use hyper::HeaderMap;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HeaderName, HeaderValue, TE, UPGRADE,
 };
-use hyper::http::uri::Authority;
 
 use crate::daemon::Peer;
 
@@ -151,28 +148,28 @@ pub(crate) fn strip_trailers(trailers: &mut HeaderMap, identity: &IdentityHeader
     }
 }
 
-/// Writes where the request came from. The client's own headers about it stay only if it is trusted.
+/// Writes where the request came from. The client's own headers about it stay only if it is trusted. `host` is a checked
+/// authority.
 pub(crate) fn set_origin(
     headers: &mut HeaderMap,
     peer: Peer,
-    host: Option<&Authority>,
+    host: Option<&HeaderValue>,
     trusted: bool,
 ) {
     if !trusted {
         remove_each(headers, &ORIGIN);
     }
-    let proto = if peer.tls { "https" } else { "http" };
-    append_element(headers, X_FORWARDED_FOR, &peer.ip.to_string());
-    append_element(headers, FORWARDED, &forwarded_element(peer.ip, host, proto));
+    let (proto, ip) = (if peer.tls { "https" } else { "http" }, peer.ip.to_string());
+    append_element(headers, FORWARDED, forwarded_element(&ip, host, proto));
+    append_element(headers, X_FORWARDED_FOR, ip);
     // The first hop saw the address that the client used.
     if !headers.contains_key(X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(proto));
     }
     if let Some(host) = host
         && !headers.contains_key(X_FORWARDED_HOST)
-        && let Ok(value) = HeaderValue::try_from(host.as_str())
     {
-        headers.insert(X_FORWARDED_HOST, value);
+        headers.insert(X_FORWARDED_HOST, host.clone());
     }
 }
 
@@ -197,27 +194,25 @@ fn is_same_in_cgi(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().map(dashed).eq(other.bytes().map(dashed))
 }
 
-/// An element of `Forwarded` (RFC 7239).
-fn forwarded_element(ip: IpAddr, host: Option<&Authority>, proto: &str) -> String {
-    let node = match ip {
-        IpAddr::V4(ip) => ip.to_string(),
-        IpAddr::V6(ip) => format!("\"[{ip}]\""),
-    };
-    match host {
-        Some(host) => format!("for={node};host=\"{host}\";proto={proto}"),
-        None => format!("for={node};proto={proto}"),
+/// An element of `Forwarded` (RFC 7239), in which an IPv6 address is quoted.
+fn forwarded_element(ip: &str, host: Option<&HeaderValue>, proto: &str) -> String {
+    let (open, close) = if ip.contains(':') { ("\"[", "]\"") } else { ("", "") };
+    match host.and_then(|host| host.to_str().ok()) {
+        Some(host) => format!("for={open}{ip}{close};host=\"{host}\";proto={proto}"),
+        None => format!("for={open}{ip}{close};proto={proto}"),
     }
 }
 
 /// Adds an element to a list header.
-fn append_element(headers: &mut HeaderMap, name: HeaderName, element: &str) {
-    let before: Vec<&[u8]> = headers.get_all(&name).iter().map(HeaderValue::as_bytes).collect();
-    let mut list = before.join(&b", "[..]);
-    if !list.is_empty() {
-        list.extend_from_slice(b", ");
-    }
-    list.extend_from_slice(element.as_bytes());
-    if let Ok(value) = HeaderValue::from_bytes(&list) {
+fn append_element(headers: &mut HeaderMap, name: HeaderName, element: String) {
+    let mut list: Vec<&[u8]> = headers.get_all(&name).iter().map(HeaderValue::as_bytes).collect();
+    let value = if list.is_empty() {
+        HeaderValue::try_from(element)
+    } else {
+        list.push(element.as_bytes());
+        HeaderValue::from_bytes(&list.join(&b", "[..]))
+    };
+    if let Ok(value) = value {
         headers.insert(name, value);
     }
 }
@@ -242,6 +237,8 @@ pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -295,7 +292,7 @@ mod tests {
             ("forwarded", "for=1.2.3.4"),
             ("x-real-ip", "1.2.3.4"),
         ];
-        let host: Authority = "shop.example:8788".parse().unwrap();
+        let host = HeaderValue::from_static("shop.example:8788");
         let [mut untrusted, mut trusted] = [headers(&sent), headers(&sent)];
         set_origin(&mut untrusted, PEER, Some(&host), false);
         set_origin(&mut trusted, PEER, Some(&host), true);

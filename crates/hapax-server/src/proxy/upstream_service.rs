@@ -83,10 +83,11 @@ impl Service<Request<ProxiedBody>> for UpstreamService {
 }
 
 /// The authority that a request is for: the target's, where it has one, else `Host` (RFC 9112,
-/// 3.2.2).
-fn requested_host(parts: &Parts) -> Option<Authority> {
-    let host = || parts.headers.get(HOST)?.to_str().ok()?.parse().ok();
-    parts.uri.authority().cloned().or_else(host)
+/// 3.2.2), which the router has checked.
+fn requested_host(parts: &Parts) -> Option<HeaderValue> {
+    let host = || parts.headers.get(HOST).filter(|host| !host.is_empty()).cloned();
+    let of_target = |authority: &Authority| HeaderValue::try_from(authority.as_str()).ok();
+    parts.uri.authority().map_or_else(host, of_target)
 }
 
 impl Inner {
@@ -105,7 +106,7 @@ impl Inner {
         *request.method_mut() = parts.method;
         *request.uri_mut() = uri;
         *request.headers_mut() = parts.headers;
-        let outcome = match self.send(request, &idle_timer).await {
+        let outcome = match self.send(request, keyed, &idle_timer).await {
             Ok(response) => self.map_response(response, keyed, upgrade).await,
             Err(failure) => match idle_timer.client_fault() {
                 Some(fault) => return fault.response(&self.route),
@@ -115,22 +116,27 @@ impl Inner {
         outcome.unwrap_or_else(|failure| failure.response(&self.route, keyed, self.reruns))
     }
 
+    /// Watching the connection costs an allocation and several locks, and a request without a key is not claimed: where
+    /// it takes longer to connect than the upstream may take, the client is told that it may have run.
     async fn send(
         &self,
         mut request: Request<UploadProgress<ProxiedBody>>,
+        keyed: bool,
         idle_timer: &UpstreamIdleTimer,
     ) -> Result<Response<Incoming>, UpstreamFailure> {
-        let connection = ConnectionWatch::new(&mut request);
+        let connection = keyed.then(|| ConnectionWatch::new(&mut request));
         tokio::select! {
             biased;
             response = self.client.request(request) => {
                 response.map_err(|error| UpstreamFailure::from_client_error(&error))
             }
-            () = idle_timer.idle_for(self.timeout) => Err(if connection.may_have_sent() {
-                UpstreamFailure::TimedOut
-            } else {
-                UpstreamFailure::Unreachable
-            }),
+            () = idle_timer.idle_for(self.timeout) => {
+                Err(if connection.is_none_or(|connection| connection.may_have_sent()) {
+                    UpstreamFailure::TimedOut
+                } else {
+                    UpstreamFailure::Unreachable
+                })
+            }
         }
     }
 
@@ -151,9 +157,9 @@ impl Inner {
         headers.remove(HOST);
         if self.options.host == HostPolicy::Keep
             && !self.options.http2
-            && let Some(Ok(value)) = host.map(|host| HeaderValue::try_from(host.as_str()))
+            && let Some(host) = host
         {
-            headers.insert(HOST, value);
+            headers.insert(HOST, host);
         }
         if let Some(upgrade) = upgrade {
             upgrade.add_headers(headers);
