@@ -199,6 +199,10 @@ async fn fault_27_connect_hang_is_unreachable_not_unknown() {
         hung.is(502, "upstream-unreachable");
         assert_eq!(hung.json()["retryable"], true);
     }
+    // Without a key nobody watches whether it was sent.
+    let hung = send(Request::post(proxy.url("/orders")), "").await;
+    hung.is(504, "upstream-timeout");
+    assert_eq!(hung.json()["retryable"], false);
 }
 
 /// Sends a request that ends in the middle of its body, and returns the response.

@@ -148,8 +148,10 @@ struct Phase {
     name: String,
     /// The load, the connections, whether to the proxy, and how many tenants take part.
     generators: Vec<(GeneratedLoad, usize, bool, usize)>,
-    /// The measurement begins when so many connections are open.
+    /// The measurement begins when so many connections are open,
     waits_for: usize,
+    /// and not before this time has passed.
+    arrival: Duration,
 }
 
 impl Phase {
@@ -160,7 +162,8 @@ impl Phase {
         });
         // A connection that has no call to make is not open yet.
         let waits_for = if rates == [None, None] { connections * 9 / 10 } else { connections / 2 };
-        Self { name: name.to_owned(), generators: generators.to_vec(), waits_for }
+        let (name, arrival) = (name.to_owned(), Duration::ZERO);
+        Self { name, generators: generators.to_vec(), waits_for, arrival }
     }
 
     /// As much as is served without waiting.
@@ -180,11 +183,14 @@ impl Phase {
                 name: format!("{} slow clients", config.slow_clients),
                 generators: many(GeneratedLoad::SlowClients, config.slow_clients, 1),
                 waits_for: config.slow_clients * 9 / 10,
+                // Those that arrive ask for a large record 20 times, which is a flood of its own.
+                arrival: slow_clients::arrival_time(config.slow_clients),
             },
             Self {
                 name: format!("{} idle streams", config.streams),
                 generators: many(GeneratedLoad::IdleStreams, config.streams, 1),
                 waits_for: config.streams,
+                arrival: Duration::ZERO,
             },
         ]
     }
@@ -220,7 +226,9 @@ impl LoadRun<'_> {
         let open = |generators: &[RunningGenerator]| {
             generators.iter().map(|one| one.report().open).sum::<u64>()
         };
-        while open(&generators) < phase.waits_for as u64 && waiting.elapsed() < OPEN_TIMEOUT {
+        while (open(&generators) < phase.waits_for as u64 || waiting.elapsed() < phase.arrival)
+            && waiting.elapsed() < OPEN_TIMEOUT
+        {
             thread::sleep(Duration::from_millis(100));
         }
         let before = sum(&generators);

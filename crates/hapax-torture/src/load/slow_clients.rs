@@ -14,9 +14,16 @@ use super::generator::{GeneratorCounts, GeneratorOrder, GeneratorPlan};
 use super::raw_http::request;
 
 const BETWEEN_BYTES: Duration = Duration::from_millis(500);
+/// Each client begins a millisecond after the one before; after so many, from the start again.
+const ARRIVAL_MILLIS: usize = 5000;
 /// The record that some ask for and do not read.
 pub(crate) const LARGE_RECORD: &str = "large";
 pub(crate) const LARGE_RECORD_BYTES: usize = 64 * 1024;
+
+/// How long it takes until so many clients have begun.
+pub(crate) fn arrival_time(clients: usize) -> Duration {
+    Duration::from_millis(clients.min(ARRIVAL_MILLIS) as u64)
+}
 
 /// One slow client, which comes back whenever it is cut off.
 pub(crate) async fn run(
@@ -27,7 +34,7 @@ pub(crate) async fn run(
 ) -> Vec<AcknowledgedWrite> {
     let slow = async {
         // Not all in the same moment.
-        tokio::time::sleep(Duration::from_millis(number as u64 % 5000)).await;
+        tokio::time::sleep(arrival_time(number % ARRIVAL_MILLIS)).await;
         loop {
             counts.offered.fetch_add(1, Ordering::Relaxed);
             let _ = connect_and_dawdle(&plan, number, &counts).await;
