@@ -378,7 +378,7 @@ run_tests() {
 }
 
 # A program has no doctests, and cargo refuses to look for them.
-has_library() { [[ -e crates/$1/src/lib.rs || -e examples/$1/src/lib.rs ]]; }
+has_library() { [[ -e crates/$1/src/lib.rs || -e examples/${1#example-}/src/lib.rs ]]; }
 
 if [[ ${1:-} == --setup-only ]]; then
     set_up

@@ -203,7 +203,7 @@ impl<'a> FilledStore<'a> {
             self.count_filled(end - from, stage);
         }
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        // The kernel would write it during the measurement otherwise.
+        // The filled file is synced, because the kernel would write it during the measurement otherwise.
         File::open(connection.path().context("no file")?)?.sync_all()?;
         Ok(())
     }

@@ -105,8 +105,8 @@ async fn measure_keys(args: &GrowthArgs, run: &RunArgs) -> anyhow::Result<()> {
         "## Keys\n\nSettled commands with values of {} bytes, whose names are spread over the whole key \
          space; {TASKS} tasks. Each line is the median of three runs. Bytes are those of the rows as they \
          were filled in, with their indexes. *Raw read of any key* is one read by primary key of the engine alone, from \
-         a table with the same rows: what it loses with many keys hapax loses, too. *Raw insert + update* is the \
-         same for a first run: one thread, 64 rows in a commit.\n",
+         a table with the same rows: its loss with many keys is the engine's. *Raw insert + update* is the same for a \
+         first run on SQLite: one thread, 64 rows in a commit.\n",
         work::VALUE.len()
     ))?;
     for engine in run.engines() {
@@ -154,7 +154,7 @@ async fn measure_size(
     for work in GrowthWork::ALL {
         let measured = measure_median(filled.server, &filled.store, work, stage, time).await?;
         works.push((work.name(), measured));
-        // Directly behind hapax's, so that a machine that gets slower affects both.
+        // The raw engine is measured directly behind hapax, so that a machine that gets slower affects both.
         if let (GrowthWork::Replay, Some(raw)) = (work, &raw) {
             let once = async |time| raw.measure_once(filled.server, time).await;
             works.push((RAW_READ, median_of_runs(time, once).await?));

@@ -220,7 +220,7 @@ fn open_error(config: &SqliteConfig, error: rusqlite::Error) -> StoreError {
 mod tests {
     use super::*;
 
-    /// `.cargo/config.toml` says why.
+    /// A cache that all connections share loses the pages of readers; `.cargo/config.toml` has the flag against it.
     #[test]
     fn each_connection_of_this_build_has_a_page_cache_of_its_own() {
         let connection = Connection::open_in_memory().unwrap();

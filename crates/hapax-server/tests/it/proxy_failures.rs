@@ -199,7 +199,7 @@ async fn fault_27_connect_hang_is_unreachable_not_unknown() {
         hung.is(502, "upstream-unreachable");
         assert_eq!(hung.json()["retryable"], true);
     }
-    // Without a key nobody watches whether it was sent.
+    // Without a key the proxy does not watch whether the request was sent.
     let hung = send(Request::post(proxy.url("/orders")), "").await;
     hung.is(504, "upstream-timeout");
     assert_eq!(hung.json()["retryable"], false);

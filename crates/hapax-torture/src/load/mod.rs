@@ -148,9 +148,9 @@ struct Phase {
     name: String,
     /// The load, the connections, whether to the proxy, and how many tenants take part.
     generators: Vec<(GeneratedLoad, usize, bool, usize)>,
-    /// The measurement begins when so many connections are open,
+    /// The measurement begins when so many connections are open.
     waits_for: usize,
-    /// and not before this time has passed.
+    /// The measurement does not begin before this time has passed, in which the clients arrive.
     arrival: Duration,
 }
 
@@ -183,7 +183,7 @@ impl Phase {
                 name: format!("{} slow clients", config.slow_clients),
                 generators: many(GeneratedLoad::SlowClients, config.slow_clients, 1),
                 waits_for: config.slow_clients * 9 / 10,
-                // Those that arrive ask for a large record 20 times, which is a flood of its own.
+                // Clients that do not read ask for a large record 20 times when they arrive, which is a flood of its own.
                 arrival: slow_clients::arrival_time(config.slow_clients),
             },
             Self {
