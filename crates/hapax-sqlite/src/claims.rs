@@ -9,7 +9,8 @@ use hapax_core::{
     ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Fingerprint, Key, Step,
     StoreResult, Timestamp, Token, Watch, millis, with_timeout,
 };
-use rusqlite::{Row, params};
+use rusqlite::types::{Null, ToSqlOutput};
+use rusqlite::{Row, params_from_iter};
 
 use crate::SqliteStore;
 use crate::session::{Session, UnsignedColumns, key_columns, to_i64};
@@ -19,22 +20,22 @@ use crate::writer::WriteInfo;
 /// The `lease_left` of a claim in another open transaction, whose lease is not visible yet.
 pub(crate) const OPEN_TRANSACTION: Duration = Duration::from_millis(50);
 
-/// The columns that [`decode_row`] reads.
+/// The columns that [`decode_row`] reads, and the row's place.
 pub(crate) const READ_CLAIM: &str = "SELECT phase, fence, attempt, token, fingerprint, granted_at, lease_end, retention, \
-            expires_at, value \
+            expires_at, value, rowid \
      FROM hapax_claims WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4";
 
-pub(crate) const WRITE_CLAIM: &str = "INSERT INTO hapax_claims (tenant, kind, scope, name, phase, fence, attempt, token, \
+/// Changes nothing where the key has a row.
+pub(crate) const INSERT_CLAIM: &str = "INSERT INTO hapax_claims (tenant, kind, scope, name, phase, fence, attempt, token, \
             fingerprint, granted_at, lease_end, retention, expires_at, value) \
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
-     ON CONFLICT DO UPDATE SET phase = excluded.phase, fence = excluded.fence, \
-            attempt = excluded.attempt, token = excluded.token, \
-            fingerprint = excluded.fingerprint, granted_at = excluded.granted_at, \
-            lease_end = excluded.lease_end, retention = excluded.retention, \
-            expires_at = excluded.expires_at, value = excluded.value";
+     ON CONFLICT DO NOTHING";
 
-pub(crate) const DELETE_CLAIM: &str =
-    "DELETE FROM hapax_claims WHERE tenant = ?1 AND kind = ?2 AND scope = ?3 AND name = ?4";
+pub(crate) const UPDATE_CLAIM: &str = "UPDATE hapax_claims SET phase = ?1, fence = ?2, attempt = ?3, token = ?4, fingerprint = ?5, \
+            granted_at = ?6, lease_end = ?7, retention = ?8, expires_at = ?9, value = ?10 \
+     WHERE rowid = ?11";
+
+pub(crate) const DELETE_CLAIM: &str = "DELETE FROM hapax_claims WHERE rowid = ?1";
 
 #[async_trait]
 impl Claims for SqliteStore {
@@ -87,14 +88,32 @@ pub(crate) fn claim(session: Session<'_>, key: &Key, ask: &ClaimRequest) -> Stor
         return Ok(Claimed::Busy { lease_left: OPEN_TRANSACTION });
     }
     let now = session.now()?;
-    let row = match claim_rules::claim(read_row(session, key)?.as_ref(), ask, now) {
+    // A claim that gets as far as the writer is nearly always vacant, so the writer inserts before it reads. In a
+    // caller's own transaction even an unused fence would be a write.
+    let mut unused_fence = None;
+    if session.sequence.is_some() {
+        let row = claim_rules::granted(ask, Fence(session.next_sequence()?), 1, now);
+        if insert_row(session, key, &row)? {
+            return Ok(row.grant());
+        }
+        unused_fence = Some(row.fence);
+    }
+    let found = read_row(session, key)?;
+    let row = match claim_rules::claim(found.as_ref().map(|found| &found.row), ask, now) {
         ClaimDecision::Answer(answer) => return Ok(answer),
         ClaimDecision::Grant { attempt } => {
-            claim_rules::granted(ask, Fence(session.next_sequence()?), attempt, now)
+            let fence = match unused_fence {
+                Some(fence) => fence,
+                None => Fence(session.next_sequence()?),
+            };
+            claim_rules::granted(ask, fence, attempt, now)
         }
         ClaimDecision::Regrant(row) => row,
     };
-    write_row(session, key, &row)?;
+    match found {
+        Some(found) => update_row(session, found.rowid, &row)?,
+        None => drop(insert_row(session, key, &row)?),
+    }
     Ok(row.grant())
 }
 
@@ -104,7 +123,8 @@ fn answer_without_writing(
     ask: &ClaimRequest,
 ) -> StoreResult<Option<Claimed>> {
     let now = session.now()?;
-    match claim_rules::claim(read_row(session, key)?.as_ref(), ask, now) {
+    let found = read_row(session, key)?.map(|found| found.row);
+    match claim_rules::claim(found.as_ref(), ask, now) {
         ClaimDecision::Answer(answer) => Ok(Some(answer)),
         ClaimDecision::Grant { .. } | ClaimDecision::Regrant(_) => Ok(None),
     }
@@ -117,15 +137,16 @@ pub(crate) fn step(
     step: &ClaimStep,
 ) -> StoreResult<Step> {
     lock(session.connection)?;
-    let row = read_row(session, key)?;
-    match claim_rules::step(row.as_ref(), token, step, session.now()?) {
+    let now = session.now()?;
+    let Some(found) = read_row(session, key)? else { return Ok(Step::Lost) };
+    match claim_rules::step(Some(&found.row), token, step, now) {
         ClaimChange::Nothing(step) => Ok(step),
         ClaimChange::Write(row) => {
-            write_row(session, key, &row)?;
+            update_row(session, found.rowid, &row)?;
             Ok(Step::Done(row.fence))
         }
         ClaimChange::Delete(fence) => {
-            session.execute(DELETE_CLAIM, key_columns(key))?;
+            session.execute(DELETE_CLAIM, [found.rowid])?;
             Ok(Step::Done(fence))
         }
     }
@@ -133,11 +154,20 @@ pub(crate) fn step(
 
 pub(crate) fn look(session: Session<'_>, key: &Key) -> StoreResult<Option<ClaimView>> {
     let now = session.now()?;
-    Ok(claim_rules::look(read_row(session, key)?.as_ref(), now))
+    let found = read_row(session, key)?.map(|found| found.row);
+    Ok(claim_rules::look(found.as_ref(), now))
 }
 
-fn read_row(session: Session<'_>, key: &Key) -> StoreResult<Option<ClaimRow>> {
-    session.first(READ_CLAIM, key_columns(key), decode_row)
+/// A row of the table, and where it is.
+struct StoredClaim {
+    rowid: i64,
+    row: ClaimRow,
+}
+
+fn read_row(session: Session<'_>, key: &Key) -> StoreResult<Option<StoredClaim>> {
+    session.first(READ_CLAIM, key_columns(key), |row| {
+        Ok(StoredClaim { rowid: row.get(10)?, row: decode_row(row)? })
+    })
 }
 
 pub(crate) fn decode_row(row: &Row<'_>) -> rusqlite::Result<ClaimRow> {
@@ -156,26 +186,31 @@ pub(crate) fn decode_row(row: &Row<'_>) -> rusqlite::Result<ClaimRow> {
     })
 }
 
-fn write_row(session: Session<'_>, key: &Key, row: &ClaimRow) -> StoreResult<()> {
-    let [tenant, kind, scope, name] = key_columns(key);
-    let written = session.execute(
-        WRITE_CLAIM,
-        params![
-            tenant,
-            kind,
-            scope,
-            name,
-            row.phase.code(),
-            to_i64(row.fence.0),
-            row.attempt,
-            row.token.as_str(),
-            row.fingerprint.as_ref().map(Fingerprint::as_str),
-            to_i64(row.granted_at.0),
-            to_i64(row.lease_end.0),
-            to_i64(millis(row.retention)),
-            to_i64(row.expires_at.0),
-            &row.value[..],
-        ],
-    );
-    written.map(drop)
+/// `false` where the key has a row, which is left as it is.
+fn insert_row(session: Session<'_>, key: &Key, row: &ClaimRow) -> StoreResult<bool> {
+    let key = key_columns(key).map(ToSqlOutput::from);
+    let columns = key.into_iter().chain(row_columns(row));
+    Ok(session.execute(INSERT_CLAIM, params_from_iter(columns))? > 0)
+}
+
+fn update_row(session: Session<'_>, rowid: i64, row: &ClaimRow) -> StoreResult<()> {
+    let columns = row_columns(row).into_iter().chain([rowid.into()]);
+    session.execute(UPDATE_CLAIM, params_from_iter(columns)).map(drop)
+}
+
+/// The columns of a claim after its key.
+fn row_columns(row: &ClaimRow) -> [ToSqlOutput<'_>; 10] {
+    let number = |number: u64| ToSqlOutput::from(to_i64(number));
+    [
+        row.phase.code().into(),
+        number(row.fence.0),
+        row.attempt.into(),
+        row.token.as_str().into(),
+        row.fingerprint.as_ref().map_or(Null.into(), |text| text.as_str().into()),
+        number(row.granted_at.0),
+        number(row.lease_end.0),
+        number(millis(row.retention)),
+        number(row.expires_at.0),
+        row.value[..].as_ref().into(),
+    ]
 }

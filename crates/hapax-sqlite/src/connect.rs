@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::error::store_error;
 use crate::files::{OpenFiles, StoreFiles, beside};
-use crate::session::{Session, SessionClock, UnsignedColumns};
+use crate::session::{BatchSequence, Session, SessionClock, UnsignedColumns};
 use crate::store_clock::StoreClock;
 use crate::{SqliteConfig, migrate};
 
@@ -25,6 +25,7 @@ pub(crate) struct FileConnection {
     open: OpenFiles,
     reusable: bool,
     clock: StoreClock,
+    sequence: BatchSequence,
 }
 
 impl FileConnection {
@@ -33,9 +34,15 @@ impl FileConnection {
         files.compare(&self.open)
     }
 
-    /// The transaction that the connection has open, for a call.
+    /// The writer's open transaction, for a call.
     pub(crate) fn session(&self) -> Session<'_> {
-        Session { connection: &self.connection, clock: SessionClock::Store(&self.clock) }
+        let (connection, clock) = (&self.connection, SessionClock::Store(&self.clock));
+        Session { connection, clock, sequence: Some(&self.sequence) }
+    }
+
+    /// The numbers that the open transaction gives out.
+    pub(crate) fn sequence(&self) -> &BatchSequence {
+        &self.sequence
     }
 
     pub(crate) fn clock(&self) -> &StoreClock {
@@ -108,7 +115,8 @@ pub(crate) fn connect(files: &StoreFiles) -> StoreResult<FileConnection> {
     let reusable = can_write(&connection)?;
     connection.busy_timeout(config.lock_timeout()).map_err(store_error)?;
     let clock = StoreClock::open(&connection, config)?;
-    Ok(FileConnection { connection, open: files.note_open()?, reusable, clock })
+    let (open, sequence) = (files.note_open()?, BatchSequence::default());
+    Ok(FileConnection { connection, open, reusable, clock, sequence })
 }
 
 /// The connection, if its files are still in place, or a new one.
@@ -144,7 +152,8 @@ fn connect_read_only(files: &StoreFiles) -> StoreResult<FileConnection> {
     connection.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
     // Without tables there are no leases to measure.
     let clock = StoreClock::open(&connection, config).unwrap_or(StoreClock::Steady);
-    Ok(FileConnection { connection, open: files.note_open()?, reusable: false, clock })
+    let (open, sequence) = (files.note_open()?, BatchSequence::default());
+    Ok(FileConnection { connection, open, reusable: false, clock, sequence })
 }
 
 /// A path as part of a URI.

@@ -112,7 +112,8 @@ fn serve(
         }
     };
     calls.retain(|call| !call.is_abandoned());
-    calls.iter_mut().for_each(|call| call.run(Session { connection: &connection, clock }));
+    let session = Session { connection: &connection, clock, sequence: None };
+    calls.iter_mut().for_each(|call| call.run(session));
     let all_succeeded = calls.iter().all(|call| call.error().is_none());
     // An open snapshot would keep the write-ahead log from being restarted.
     let ended = execute(&connection, "COMMIT", []).is_ok();

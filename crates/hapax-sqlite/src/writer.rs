@@ -312,10 +312,12 @@ fn transact(
         return Ok(None);
     }
     begin(connection, files.config.lock_timeout())?;
+    connection.sequence().reset();
     let before = connection.total_changes();
     let done = run_all(connection, calls).and_then(|()| {
         let mut notes = None;
         if connection.total_changes() > before {
+            connection.sequence().store(connection)?;
             connection.clock().note(connection, noted)?;
             notes = changes::note(connection.session(), wakes)?;
         }

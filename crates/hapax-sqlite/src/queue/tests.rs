@@ -40,7 +40,8 @@ impl Bench {
     }
 
     fn session(&self) -> Session<'_> {
-        Session { connection: &self.connection, clock: SessionClock::Chosen(&self.clock) }
+        let (connection, clock) = (&self.connection, SessionClock::Chosen(&self.clock));
+        Session { connection, clock, sequence: None }
     }
 
     /// Many rows by plain SQL, as any language would add them.

@@ -74,7 +74,7 @@ impl sealed::Sealed for Savepoint<'_> {}
 impl HapaxTransaction for Connection {
     fn hapax(&self) -> SqliteTransaction<'_> {
         SqliteTransaction {
-            session: Session { connection: self, clock: SessionClock::File },
+            session: Session { connection: self, clock: SessionClock::File, sequence: None },
             tenant: Tenant::default(),
             retention: None,
         }

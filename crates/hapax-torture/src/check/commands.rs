@@ -57,7 +57,8 @@ fn check_with_losses(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) 
     check_fences(entries, findings);
 }
 
-/// A grant that was asked for after another one was heard has a greater fence.
+/// A grant that was asked for after another one was heard has a greater fence, and no two grants have the same. Every begin
+/// has a token of its own, so that two which were granted are two grants, and not one whose answer was lost.
 fn check_fences(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
     let mut grants: Vec<(&HistoryEntry, u64)> = entries
         .iter()
@@ -69,7 +70,18 @@ fn check_fences(entries: &[&HistoryEntry], findings: &mut KeyFindings<'_>) {
             _ => None,
         })
         .collect();
+    // A stable sort: grants with the same fence stay in the order of their time.
     grants.sort_by_key(|(_, fence)| *fence);
+    for pair in grants.windows(2) {
+        let ((first, fence), (second, same)) = (pair[0], pair[1]);
+        if fence == same {
+            let what = format!(
+                "fence {fence} was granted twice, to client {} and client {}",
+                first.client, second.client
+            );
+            findings.report(second.to, what);
+        }
+    }
     // The earliest end among all grants with the same or a greater fence.
     let mut later: Option<(u64, u64)> = None;
     for (grant, fence) in grants.iter().rev() {
@@ -177,7 +189,10 @@ fn check_order(attempts: &Attempts<'_>, findings: &mut KeyFindings<'_>) {
     let neighbours = attempts.iter().zip(attempts.iter().skip(1));
     for ((number, one), (next_number, next)) in neighbours {
         if next.fence <= one.fence {
-            let what = format!("attempt {next_number} has a fence below that of attempt {number}");
+            let what = format!(
+                "attempt {next_number} has fence {}, not a greater one than attempt {number} with {}",
+                next.fence, one.fence
+            );
             findings.report(next.grant.to, what);
         }
         if next.grant.to < one.grant.from {

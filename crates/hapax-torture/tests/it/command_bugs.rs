@@ -172,7 +172,7 @@ fn torture_checker_finds_planted_command_bugs() {
         (CommandBug::ReplayWithOtherBytes, "another one is"),
         (CommandBug::AnswerForgotten, "after the answer was stored"),
         (CommandBug::AnswerOfAnotherRequest, "the answer of another request"),
-        (CommandBug::FenceGoesBack, "a fence below"),
+        (CommandBug::FenceGoesBack, "not a greater one"),
         (CommandBug::InProgressAfterAnswer, "was told in-progress"),
     ] {
         finds(&format!("{bug:?}"), complaint, |seed| history(bug, seed));

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use hapax_torture::history::{CallOutcome, HistoryEntry, LogPosition, Observation, SeenFrame};
+use hapax_torture::history::{
+    CallOutcome, CommandAnswer, HistoryEntry, LogPosition, Observation, SeenFrame,
+};
 use hapax_torture::{StoreKind, check_history, count_losses};
 
 use crate::simulation::{Model, Moment, SEEDS, accepts, finds, refused, simulate};
@@ -72,6 +74,106 @@ impl Model for LockModel {
 fn locks(bug: FailoverBug, seed: u64) -> Vec<HistoryEntry> {
     let mut model = LockModel { bug, owner: None, fence: 10, held: HashMap::new() };
     simulate(&mut model, 5, 1500, seed)
+}
+
+/// Few steps for each command, so that a history has many of them.
+const STEPS_PER_COMMAND: usize = 40;
+
+/// The last grant of a command, and its answer.
+#[derive(Clone, Default)]
+struct CommandRow {
+    attempt: u64,
+    /// A token, which no other begin has.
+    owner: Option<u64>,
+    lease_until: u64,
+    answer: Option<String>,
+}
+
+/// Commands on a store that forgets their last grant or answer now and then.
+struct CommandModel {
+    bug: FailoverBug,
+    /// The command of the moment, and what a failover goes back to.
+    row: CommandRow,
+    before: CommandRow,
+    fence: u64,
+    /// The key, the attempt and the token of what each client runs.
+    running: HashMap<u32, (String, u64, u64)>,
+    steps: usize,
+    tokens: u64,
+}
+
+impl CommandModel {
+    fn fail_over(&mut self) {
+        self.row = self.before.clone();
+        match self.bug {
+            FailoverBug::FenceGoesBack => self.fence = self.fence.saturating_sub(3),
+            FailoverBug::SameFenceTwice => self.fence = self.fence.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, client: u32, key: String, moment: &mut Moment) -> Observation {
+        let rerun = moment.random.one_in(2);
+        let outcome = if let Some(answer) = self.row.answer.clone() {
+            CallOutcome::Done(CommandAnswer::Replayed(answer))
+        } else if self.row.owner.is_some() && moment.now < self.row.lease_until {
+            refused("in-progress")
+        } else if self.row.owner.is_some() && !rerun {
+            refused("outcome-unknown")
+        } else {
+            self.before = self.row.clone();
+            self.fence += 1;
+            self.tokens += 1;
+            self.row.attempt += 1;
+            self.row.owner = Some(self.tokens);
+            self.row.lease_until = moment.now + TTL_MS * 1000;
+            CallOutcome::Done(CommandAnswer::Granted {
+                attempt: self.row.attempt,
+                fence: self.fence,
+            })
+        };
+        let outcome = moment.heard(outcome);
+        if let Some(CommandAnswer::Granted { attempt, .. }) = outcome.done() {
+            self.running.insert(client, (key.clone(), *attempt, self.tokens));
+        }
+        let fingerprint = "same".to_owned();
+        Observation::CommandBegin { key, fingerprint, rerun, lease_ms: TTL_MS, outcome }
+    }
+}
+
+impl Model for CommandModel {
+    fn step(&mut self, client: u32, moment: &mut Moment) -> Option<Observation> {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_PER_COMMAND) {
+            (self.row, self.before) = Default::default();
+        }
+        if moment.random.one_in(20) {
+            self.fail_over();
+        }
+        let Some((key, attempt, token)) = self.running.remove(&client) else {
+            let key = format!("k{}", self.steps / STEPS_PER_COMMAND);
+            return Some(self.begin(client, key, moment));
+        };
+        // Some owners disappear.
+        if moment.random.one_in(4) {
+            return None;
+        }
+        let body = format!("answer {token}");
+        let mine = self.row.owner == Some(token) && self.row.answer.is_none();
+        if mine {
+            self.before = self.row.clone();
+            self.row.answer = Some(body.clone());
+        }
+        let outcome = if mine { CallOutcome::Done(()) } else { refused("claim-lost") };
+        let outcome = moment.heard(outcome);
+        Some(Observation::CommandComplete { key, attempt, body, outcome })
+    }
+}
+
+fn commands(bug: FailoverBug, seed: u64) -> Vec<HistoryEntry> {
+    let (row, before, running) = Default::default();
+    let mut model = CommandModel { bug, row, before, fence: 10, running, steps: 0, tokens: 0 };
+    simulate(&mut model, 5, 4000, seed)
 }
 
 const PUBLISHERS: u32 = 3;
@@ -193,7 +295,7 @@ fn events(bug: FailoverBug, seed: u64) -> Vec<HistoryEntry> {
 
 #[test]
 fn torture_checker_counts_what_failovers_lose() {
-    for make in [locks, events] {
+    for make in [locks, commands, events] {
         let lossy = |seed| on(StoreKind::RedisSentinel, make(FailoverBug::None, seed));
         accepts(lossy);
         let counted = (0..SEEDS).filter(|seed| !count_losses(&lossy(*seed)).is_empty());
@@ -210,18 +312,20 @@ fn torture_checker_counts_what_failovers_lose() {
 
 #[test]
 fn torture_checker_finds_planted_failover_bugs() {
-    let make = |bug: FailoverBug, seed| {
-        let is_lock = matches!(bug, FailoverBug::FenceGoesBack | FailoverBug::SameFenceTwice);
-        let history = if is_lock { locks(bug, seed) } else { events(bug, seed) };
-        on(StoreKind::RedisCluster, history)
-    };
+    for (bug, complaint) in
+        [(FailoverBug::FenceGoesBack, "the fence went back"), (FailoverBug::SameFenceTwice, "granted twice")]
+    {
+        for (workload, make) in [("locks", locks as fn(_, _) -> _), ("commands", commands)] {
+            finds(&format!("{workload}: {bug:?}"), complaint, |seed| {
+                on(StoreKind::RedisCluster, make(bug, seed))
+            });
+        }
+    }
     for (bug, complaint) in [
-        (FailoverBug::FenceGoesBack, "the fence went back"),
-        (FailoverBug::SameFenceTwice, "granted twice"),
         (FailoverBug::SilentLoss, "acknowledged"),
         (FailoverBug::ChangedEvent, "are two events"),
         (FailoverBug::GapAndSkippedEvent, "never got"),
     ] {
-        finds(&format!("{bug:?}"), complaint, |seed| make(bug, seed));
+        finds(&format!("{bug:?}"), complaint, |seed| on(StoreKind::RedisCluster, events(bug, seed)));
     }
 }

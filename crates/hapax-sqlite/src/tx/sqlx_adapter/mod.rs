@@ -17,7 +17,7 @@ use hapax_core::{
 };
 use sqlx::Sqlite;
 
-use crate::claims::{DELETE_CLAIM, OPEN_TRANSACTION, READ_CLAIM, WRITE_CLAIM};
+use crate::claims::{DELETE_CLAIM, INSERT_CLAIM, OPEN_TRANSACTION, READ_CLAIM, UPDATE_CLAIM};
 use crate::records::{DELETE_RECORD, READ_RECORD, READ_VERSION, WRITE_RECORD};
 use crate::tx::inbox;
 use session::{SqlxParam, SqlxSession, column, decode_claim, decode_version, key_params};
@@ -111,7 +111,8 @@ impl<'a> SqlxTransaction<'a> {
             locked => locked?,
         }
         let now = self.session.now(true).await?;
-        let row = match claim_rules::claim(self.read_claim(key).await?.as_ref(), ask, now) {
+        let (rowid, row) = self.read_claim(key).await?.unzip();
+        let row = match claim_rules::claim(row.as_ref(), ask, now) {
             ClaimDecision::Answer(answer) => return Ok(answer),
             ClaimDecision::Grant { attempt } => {
                 let fence = Fence(self.session.next_sequence().await?);
@@ -119,7 +120,10 @@ impl<'a> SqlxTransaction<'a> {
             }
             ClaimDecision::Regrant(row) => row,
         };
-        self.write_claim(key, &row).await?;
+        match rowid {
+            Some(rowid) => self.update_claim(rowid, &row).await?,
+            None => self.insert_claim(key, &row).await?,
+        }
         Ok(row.grant())
     }
 
@@ -146,7 +150,8 @@ impl<'a> SqlxTransaction<'a> {
     /// Reads a claim, as your transaction sees it.
     pub async fn look(&mut self, key: &Key) -> StoreResult<Option<ClaimView>> {
         let now = self.session.now(false).await?;
-        Ok(claim_rules::look(self.read_claim(key).await?.as_ref(), now))
+        let row = self.read_claim(key).await?.map(|(_, row)| row);
+        Ok(claim_rules::look(row.as_ref(), now))
     }
 
     /// Says whether the consumer receives this message for the first time, and notes it, as
@@ -218,15 +223,16 @@ impl<'a> SqlxTransaction<'a> {
 
     async fn step(&mut self, key: &Key, token: &Token, step: &ClaimStep) -> StoreResult<Step> {
         self.session.lock().await?;
-        let row = self.read_claim(key).await?;
-        match claim_rules::step(row.as_ref(), token, step, self.session.now(true).await?) {
+        let now = self.session.now(true).await?;
+        let Some((rowid, row)) = self.read_claim(key).await? else { return Ok(Step::Lost) };
+        match claim_rules::step(Some(&row), token, step, now) {
             ClaimChange::Nothing(step) => Ok(step),
             ClaimChange::Write(row) => {
-                self.write_claim(key, &row).await?;
+                self.update_claim(rowid, &row).await?;
                 Ok(Step::Done(row.fence))
             }
             ClaimChange::Delete(fence) => {
-                self.session.execute(DELETE_CLAIM, &key_params(key)).await?;
+                self.session.execute(DELETE_CLAIM, &[SqlxParam::Number(rowid)]).await?;
                 Ok(Step::Done(fence))
             }
         }
@@ -245,30 +251,21 @@ impl<'a> SqlxTransaction<'a> {
         Ok(done)
     }
 
-    async fn read_claim(&mut self, key: &Key) -> StoreResult<Option<ClaimRow>> {
+    /// The row of a claim, and its place in the table.
+    async fn read_claim(&mut self, key: &Key) -> StoreResult<Option<(i64, ClaimRow)>> {
         let row = self.session.first(READ_CLAIM, &key_params(key)).await?;
-        row.as_ref().map(decode_claim).transpose()
+        row.as_ref().map(|row| Ok((column(row, 10)?, decode_claim(row)?))).transpose()
     }
 
-    async fn write_claim(&mut self, key: &Key, row: &ClaimRow) -> StoreResult<()> {
-        let [tenant, kind, scope, name] = key_params(key);
-        let params = [
-            tenant,
-            kind,
-            scope,
-            name,
-            SqlxParam::Number(row.phase.code().into()),
-            row.fence.0.into(),
-            SqlxParam::Number(row.attempt.into()),
-            SqlxParam::Text(row.token.as_str()),
-            SqlxParam::text_or_null(row.fingerprint.as_ref().map(Fingerprint::as_str)),
-            row.granted_at.0.into(),
-            row.lease_end.0.into(),
-            millis(row.retention).into(),
-            row.expires_at.0.into(),
-            SqlxParam::Bytes(&row.value),
-        ];
-        self.session.execute(WRITE_CLAIM, &params).await.map(drop)
+    async fn insert_claim(&mut self, key: &Key, row: &ClaimRow) -> StoreResult<()> {
+        let params: Vec<_> = key_params(key).into_iter().chain(row_params(row)).collect();
+        self.session.execute(INSERT_CLAIM, &params).await.map(drop)
+    }
+
+    async fn update_claim(&mut self, rowid: i64, row: &ClaimRow) -> StoreResult<()> {
+        let rowid = SqlxParam::Number(rowid);
+        let params: Vec<_> = row_params(row).into_iter().chain([rowid]).collect();
+        self.session.execute(UPDATE_CLAIM, &params).await.map(drop)
     }
 
     /// Takes the write lock, and reads the time, and the version and expiry of the record if it lives.
@@ -282,6 +279,22 @@ impl<'a> SqlxTransaction<'a> {
         let found = row.as_ref().map(decode_version).transpose()?;
         Ok((now, found.filter(|(_, expires_at)| expires_at.is_none_or(|end| now < end))))
     }
+}
+
+/// The columns of a claim after its key.
+fn row_params(row: &ClaimRow) -> [SqlxParam<'_>; 10] {
+    [
+        SqlxParam::Number(row.phase.code().into()),
+        row.fence.0.into(),
+        SqlxParam::Number(row.attempt.into()),
+        SqlxParam::Text(row.token.as_str()),
+        SqlxParam::text_or_null(row.fingerprint.as_ref().map(Fingerprint::as_str)),
+        row.granted_at.0.into(),
+        row.lease_end.0.into(),
+        millis(row.retention).into(),
+        row.expires_at.0.into(),
+        SqlxParam::Bytes(&row.value),
+    ]
 }
 
 impl fmt::Debug for SqlxTransaction<'_> {
