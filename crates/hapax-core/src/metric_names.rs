@@ -131,7 +131,7 @@ metrics! {
         QUEUE_DEPTH = "hapax_queue_depth";
         /// Items of a queue that are leased. Label: `queue`.
         QUEUE_IN_FLIGHT = "hapax_queue_in_flight";
-        /// Dead letters of a queue, which wait for an operator. Label: `queue`.
+        /// Dead letters of a queue, which wait for an operator. Beyond 100,000 an estimate on SQLite. Label: `queue`.
         QUEUE_DEAD = "hapax_queue_dead";
         /// The age of the oldest item of a queue that waits or is leased; 0 without one. Label: `queue`.
         QUEUE_OLDEST = "hapax_queue_oldest_seconds";

@@ -22,7 +22,7 @@ impl Claims for RedisStore {
         let (name, digest) = (self.names.of(key).name, key.digest());
         let is_probably_settled = self.settled_keys.contains(digest);
         let claimed = self.client.within_timeout(async |deadline| {
-            if is_probably_settled && let Some(settled) = self.read_settled(&name, ask).await {
+            if is_probably_settled && let Some(settled) = self.read_settled(&name, ask).await? {
                 return Ok(settled);
             }
             let lease = script_millis(ask.lease).max(1);
@@ -94,14 +94,16 @@ impl RedisStore {
     ///
     /// The value and the TTL are read one after the other. A settled row changes only by its removal, and the server
     /// does not return a row whose TTL has passed.
-    async fn read_settled(&self, name: &str, ask: &ClaimRequest) -> Option<Claimed> {
+    async fn read_settled(&self, name: &str, ask: &ClaimRequest) -> StoreResult<Option<Claimed>> {
         let read =
             self.client.read_plainly(async |connection| connection.read_with_ttl(name).await);
-        let (row, ttl) = read.await??;
-        let (retention, value) = settled_value(row, ask.fingerprint.as_ref())?;
+        let Some(Some((row, ttl))) = read.await? else { return Ok(None) };
+        let Some((retention, value)) = settled_value(row, ask.fingerprint.as_ref()) else {
+            return Ok(None);
+        };
         // A row that was written in between would have another TTL.
         let expires_in = Duration::from_millis(ttl);
-        (1..=retention).contains(&ttl).then_some(Claimed::Settled { value, expires_in })
+        Ok((1..=retention).contains(&ttl).then_some(Claimed::Settled { value, expires_in }))
     }
 
     /// As [`Claims::look`], without the value of a settled claim.

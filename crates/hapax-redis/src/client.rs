@@ -119,14 +119,16 @@ impl RedisClient {
         self.within_timeout(async |deadline| self.call_until(call, deadline).await).await
     }
 
-    /// Reads with plain commands. `None` where the server did not answer: the script that is sent next says why.
+    /// Reads with plain commands. `None` where the server did not answer: the script that is sent next says why. Without a
+    /// connection that is an error here, because the script would wait for a further attempt to connect.
     pub(crate) async fn read_plainly<T>(
         &self,
         read: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>,
-    ) -> Option<T> {
-        let (mut connection, generation) = self.connection.get().await.ok()?;
+    ) -> StoreResult<Option<T>> {
+        let connected = self.connection.get().await;
+        let (mut connection, generation) = connected.map_err(|error| self.store_error(error))?;
         let found = read(&mut connection).await;
-        found.map_err(|error| self.connection.report(generation, error)).ok()
+        Ok(found.map_err(|error| self.connection.report(generation, error)).ok())
     }
 
     /// As [`RedisClient::call`], for a caller that is within a timeout.

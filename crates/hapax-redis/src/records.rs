@@ -22,7 +22,7 @@ impl Records for RedisStore {
     async fn get(&self, key: &Key) -> StoreResult<Option<Record>> {
         let KeyName { name, verbatim } = self.names.of(key);
         let read = self.client.within_timeout(async |deadline| {
-            if !verbatim && let Some(found) = self.read_without_script(&name).await {
+            if !verbatim && let Some(found) = self.read_without_script(&name).await? {
                 return Ok(found);
             }
             let (keys, args) = ([&*name], [self.verbatim_flag(key)]);
@@ -85,17 +85,18 @@ impl RedisStore {
     ///
     /// In a Cluster a master that hands its slots over (`CLUSTER FAILOVER`) holds scripts back, but still answers `GET`,
     /// while its successor may already have accepted a newer put.
-    async fn read_without_script(&self, name: &str) -> Option<Option<Record>> {
+    async fn read_without_script(&self, name: &str) -> StoreResult<Option<Option<Record>>> {
         let read = async |connection: &mut RedisConnection| match connection {
             RedisConnection::Server(_) => {
                 connection.read_with_ttl_and_head(name, ROW_HEAD_BYTES).await.map(Some)
             }
             RedisConnection::Cluster(_) => Ok(None),
         };
-        match self.client.read_plainly(read).await?? {
-            (Some(row), ttl, head_after) => record_of_row(row, ttl, &head_after).map(Some),
-            (None, ..) => Some(None),
-        }
+        Ok(match self.client.read_plainly(read).await?.flatten() {
+            Some((Some(row), ttl, head_after)) => record_of_row(row, ttl, &head_after).map(Some),
+            Some((None, ..)) => Some(None),
+            None => None,
+        })
     }
 
     /// Runs a script that leaves a marker of this call. Without one a first attempt would not be recognised,

@@ -73,7 +73,7 @@ pub(crate) fn print_with_timeout(mut out: impl Write + Send + 'static, text: Str
 
 /// An error, so that it is shown at every `--log-level`.
 fn report_dropped_lines(dropped: u64) {
-    tracing::error!(dropped, "lines of this log are missing here: nobody read it in time");
+    tracing::error!(dropped, "lines of this log are missing above: nobody read it in time");
 }
 
 struct BackgroundWriter(Arc<SharedLines>);

@@ -6,16 +6,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::claim_rules::{self, ClaimChange, ClaimDecision, ClaimPhase, ClaimRow};
 use hapax_core::{
-    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Fingerprint, Key, Step,
+    ClaimRequest, ClaimStep, ClaimView, Claimed, Claims, Fence, Fingerprint, Key, Step, StoreError,
     StoreResult, Timestamp, Token, Watch, millis, with_timeout,
 };
 use rusqlite::types::{Null, ToSqlOutput};
 use rusqlite::{Row, params_from_iter};
+use tokio::sync::mpsc;
 
 use crate::SqliteStore;
+use crate::queued_call::{Caller, QueuedCall, TypedCall, catch_panic, run_on_thread};
 use crate::session::{Session, UnsignedColumns, key_columns, to_i64};
 use crate::tx::lock::{lock, try_lock};
-use crate::writer::WriteInfo;
+use crate::writer::{WriteInfo, WriterMessage};
 
 /// The `lease_left` of a claim in another open transaction, whose lease is not visible yet.
 pub(crate) const OPEN_TRANSACTION: Duration = Duration::from_millis(50);
@@ -68,16 +70,59 @@ impl Claims for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Lets a reader answer settled, busy and mismatching claims, which works even while another
-    /// process holds the write lock; everything else is decided again by the writer.
+    /// Lets a reader answer settled, busy and mismatching claims, which works even while another process holds the write
+    /// lock. It hands everything else to the writer, which decides again.
     async fn read_then_claim(&self, key: &Key, ask: &ClaimRequest) -> StoreResult<Claimed> {
-        let (key_, ask_) = (key.clone(), ask.clone());
-        let known = self.read(move |session| answer_without_writing(session, &key_, &ask_)).await?;
-        if let Some(answer) = known {
+        let call = |caller| -> Box<dyn QueuedCall> {
+            let (key, ask, writer) = (key.clone(), ask.clone(), self.0.writer.clone());
+            Box::new(ClaimCall { key, ask, writer, known: None, caller })
+        };
+        if let Some(answer) = run_on_thread(self.read_queue(), call).await? {
             return Ok(answer);
         }
         let (key, ask) = (key.clone(), ask.clone());
         self.write(WriteInfo::default(), move |session| claim(session, &key, &ask)).await
+    }
+}
+
+/// A claim on its way to a reader, and from there to the writer without a detour through its caller, who would be woken
+/// for nothing.
+struct ClaimCall {
+    key: Key,
+    ask: ClaimRequest,
+    writer: mpsc::Sender<WriterMessage>,
+    /// What the reader found; `Ok(None)` where the writer has to decide.
+    known: Option<StoreResult<Option<Claimed>>>,
+    /// Gets `None` if the writer's queue is full: then the caller waits for room in it.
+    caller: Caller<Option<Claimed>>,
+}
+
+impl QueuedCall for ClaimCall {
+    fn is_abandoned(&self) -> bool {
+        self.caller.is_closed()
+    }
+
+    fn run(&mut self, session: Session<'_>) {
+        self.known = Some(catch_panic(|| answer_without_writing(session, &self.key, &self.ask)));
+    }
+
+    fn error(&self) -> Option<&StoreError> {
+        self.known.as_ref()?.as_ref().err()
+    }
+
+    fn send_answer(self: Box<Self>) {
+        let Self { key, ask, writer, known, caller } = *self;
+        if let (Some(Ok(None)), Ok(place)) = (&known, writer.try_reserve()) {
+            let work = move |session: Session<'_>| claim(session, &key, &ask).map(Some);
+            let call = Box::new(TypedCall::new(work, caller));
+            place.send(WriterMessage::Run { call, write: WriteInfo::default() });
+        } else if let Some(known) = known {
+            let _ = caller.send(known);
+        }
+    }
+
+    fn fail(self: Box<Self>, error: StoreError) {
+        let _ = self.caller.send(Err(error));
     }
 }
 

@@ -27,10 +27,20 @@ pub(crate) trait QueuedCall: Send {
     fn fail(self: Box<Self>, error: StoreError);
 }
 
-struct TypedCall<T, F> {
+/// Where the answer of a call goes.
+pub(crate) type Caller<T> = oneshot::Sender<StoreResult<T>>;
+
+/// A call that one thread answers.
+pub(crate) struct TypedCall<T, F> {
     work: F,
     answer: Option<StoreResult<T>>,
-    caller: oneshot::Sender<StoreResult<T>>,
+    caller: Caller<T>,
+}
+
+impl<T, F> TypedCall<T, F> {
+    pub(crate) fn new(work: F, caller: Caller<T>) -> Self {
+        Self { work, answer: None, caller }
+    }
 }
 
 impl<T, F> QueuedCall for TypedCall<T, F>
@@ -43,10 +53,7 @@ where
     }
 
     fn run(&mut self, session: Session<'_>) {
-        // A call that panicked half-way counts as failed; the writer then rolls back.
-        let answer = catch_unwind(AssertUnwindSafe(|| (self.work)(session)))
-            .unwrap_or_else(|_| Err(internal_error("an operation panicked")));
-        self.answer = Some(answer);
+        self.answer = Some(catch_panic(|| (self.work)(session)));
     }
 
     fn error(&self) -> Option<&StoreError> {
@@ -65,20 +72,19 @@ where
     }
 }
 
-/// Sends `work` to the thread behind `queue`, wrapped into that thread's message type, and waits for
-/// the answer.
-pub(crate) async fn run_on_thread<T, F, M>(
+/// A call that panicked half-way counts as failed; the writer then rolls back.
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> StoreResult<T>) -> StoreResult<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(internal_error("an operation panicked")))
+}
+
+/// Sends a call to the thread behind `queue`, as `message` makes it for its caller, and waits for the answer.
+pub(crate) async fn run_on_thread<T, M>(
     queue: &mpsc::Sender<M>,
-    wrap: impl FnOnce(Box<dyn QueuedCall>) -> M,
-    work: F,
-) -> StoreResult<T>
-where
-    T: Send + 'static,
-    F: FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
-{
+    message: impl FnOnce(Caller<T>) -> M,
+) -> StoreResult<T> {
     let (caller, answer) = oneshot::channel();
-    let call = TypedCall { work, answer: None, caller };
-    let sent = queue.send(wrap(Box::new(call))).await;
+    let sent = queue.send(message(caller)).await;
     sent.map_err(|_| internal_error("a thread of the store has ended"))?;
     answer.await.map_err(|_| internal_error("a thread of the store dropped an operation"))?
 }

@@ -2,7 +2,7 @@
 //! operators, whose lists and counts may take long.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hapax_core::{OpenMode, StoreResult};
@@ -20,21 +20,49 @@ const MAX_CALLS: usize = 32;
 /// After how many steps of the engine an operator's call looks whether it was abandoned.
 const STEPS: i32 = 10_000;
 
-/// The queue that all reader threads take calls from.
-pub(crate) type ReadQueue = Arc<Mutex<mpsc::Receiver<Box<dyn QueuedCall>>>>;
+/// The queue of one reader thread. Each has its own: threads that wait for one queue are all woken by each call.
+pub(crate) struct ReadQueue {
+    waiting: mpsc::Sender<Box<dyn QueuedCall>>,
+    running: Arc<AtomicUsize>,
+}
 
-/// Serves reads until the last store handle is dropped and the queue is empty.
-pub(crate) fn run(files: &StoreFiles, queue: &ReadQueue, mut connection: Option<FileConnection>) {
-    let mut calls = Vec::with_capacity(MAX_CALLS);
-    loop {
-        let taken = queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .blocking_recv_many(&mut calls, MAX_CALLS);
-        if taken == 0 {
-            return;
+impl ReadQueue {
+    pub(crate) fn sender(&self) -> &mpsc::Sender<Box<dyn QueuedCall>> {
+        &self.waiting
+    }
+
+    /// How many calls wait and run.
+    pub(crate) fn calls(&self) -> usize {
+        let waiting = self.waiting.max_capacity() - self.waiting.capacity();
+        waiting + self.running.load(Ordering::Relaxed)
+    }
+}
+
+/// The other end of a [`ReadQueue`].
+pub(crate) struct Reader {
+    waiting: mpsc::Receiver<Box<dyn QueuedCall>>,
+    running: Arc<AtomicUsize>,
+}
+
+pub(crate) fn queue(max_waiting_calls: usize) -> (ReadQueue, Reader) {
+    let (sender, waiting) = mpsc::channel(max_waiting_calls);
+    let running = Arc::<AtomicUsize>::default();
+    (ReadQueue { waiting: sender, running: running.clone() }, Reader { waiting, running })
+}
+
+impl Reader {
+    /// Serves reads until the last store handle is dropped and the queue is empty.
+    pub(crate) fn run(mut self, files: &StoreFiles, mut connection: Option<FileConnection>) {
+        let mut calls = Vec::with_capacity(MAX_CALLS);
+        loop {
+            let taken = self.waiting.blocking_recv_many(&mut calls, MAX_CALLS);
+            if taken == 0 {
+                return;
+            }
+            self.running.store(taken, Ordering::Relaxed);
+            connection = serve(files, connection.take(), &mut calls, open);
+            self.running.store(0, Ordering::Relaxed);
         }
-        connection = serve(files, connection.take(), &mut calls, open);
     }
 }
 

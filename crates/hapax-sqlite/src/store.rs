@@ -1,7 +1,7 @@
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 use async_trait::async_trait;
@@ -17,8 +17,8 @@ use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES};
 use crate::connect::FileConnection;
 use crate::examine::has_wal_reset_bug;
 use crate::files::StoreFiles;
-use crate::queued_call::{QueuedCall, run_on_thread};
-use crate::reader::{AbandonOnDrop, AbandonedFlag, RunningCall};
+use crate::queued_call::{QueuedCall, TypedCall, run_on_thread};
+use crate::reader::{AbandonOnDrop, AbandonedFlag, ReadQueue, RunningCall};
 use crate::reserve::DiskReserve;
 use crate::session::{Session, write_probe};
 use crate::writer::{RoomNeed, WriteInfo, Writer, WriterMessage, WriterStats};
@@ -26,6 +26,8 @@ use crate::{SqliteConfig, examine, reader, sweep};
 
 /// Number of reader threads.
 const READERS: usize = 2;
+/// The next reader gets calls when one has so many that wait or run.
+const CALLS_TOGETHER: usize = 16;
 
 /// A store on a SQLite file. Clones share one writer thread; other handles and other processes may
 /// have the same file open at the same time.
@@ -50,8 +52,8 @@ pub(crate) struct SqliteInner {
     pub(crate) config: SqliteConfig,
     pub(crate) hub: WakeRegistry,
     stats: Arc<WriterStats>,
-    writer: mpsc::Sender<WriterMessage>,
-    readers: mpsc::Sender<Box<dyn QueuedCall>>,
+    pub(crate) writer: mpsc::Sender<WriterMessage>,
+    readers: [ReadQueue; READERS],
     operators: mpsc::Sender<Box<dyn QueuedCall>>,
     /// The operator's call that runs now.
     running: RunningCall,
@@ -88,7 +90,6 @@ impl SqliteStore {
         mut first: Option<FileConnection>,
     ) -> std::io::Result<Self> {
         let (writer, written) = mpsc::channel(config.max_waiting_calls);
-        let (readers, read) = mpsc::channel(config.max_waiting_calls);
         let (checkpointer, signals) = sync_channel(1);
         let (hub, stats) = (WakeRegistry::default(), Arc::<WriterStats>::default());
         let wal_pages = Arc::<AtomicUsize>::default();
@@ -112,10 +113,15 @@ impl SqliteStore {
         };
         spawn("hapax-writer", move || thread.run(written))?;
 
-        let read = Arc::new(Mutex::new(read));
-        for _ in 0..READERS {
-            let (files, queue, connection) = (files.clone(), read.clone(), first.take());
-            spawn("hapax-reader", move || reader::run(&files, &queue, connection))?;
+        let mut reader_threads = Vec::new();
+        let readers = std::array::from_fn(|_| {
+            let (queue, thread) = reader::queue(config.max_waiting_calls);
+            reader_threads.push(thread);
+            queue
+        });
+        for thread in reader_threads {
+            let (files, connection) = (files.clone(), first.take());
+            spawn("hapax-reader", move || thread.run(&files, connection))?;
         }
 
         let (operators, calls) = mpsc::channel(config.max_waiting_calls);
@@ -141,7 +147,16 @@ impl SqliteStore {
         &self,
         work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        with_timeout(self.0.config.timeout, run_on_thread(&self.0.readers, |call| call, work)).await
+        let message = |caller| Box::new(TypedCall::new(work, caller)) as Box<dyn QueuedCall>;
+        with_timeout(self.0.config.timeout, run_on_thread(self.read_queue(), message)).await
+    }
+
+    /// The queue of the first reader, unless it has many more calls than the next one: calls that share a snapshot and the
+    /// thread's wake-up cost less.
+    pub(crate) fn read_queue(&self) -> &mpsc::Sender<Box<dyn QueuedCall>> {
+        let readers = &self.0.readers;
+        let shortest = readers.iter().min_by_key(|queue| queue.calls() / CALLS_TOGETHER);
+        shortest.unwrap_or(&readers[0]).sender()
     }
 
     /// [`Self::read`] on the operators' own thread: lists and counts may take long, and claims must not
@@ -156,8 +171,8 @@ impl SqliteStore {
             running.begin(&flag);
             work(session)
         };
-        with_timeout(self.0.config.timeout, run_on_thread(&self.0.operators, |call| call, work))
-            .await
+        let message = |caller| Box::new(TypedCall::new(work, caller)) as Box<dyn QueuedCall>;
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.operators, message)).await
     }
 
     pub(crate) async fn write<T: Send + 'static>(
@@ -165,8 +180,9 @@ impl SqliteStore {
         write: WriteInfo,
         work: impl FnMut(Session<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        let message = |call| WriterMessage::Run { call, write };
-        with_timeout(self.0.config.timeout, run_on_thread(&self.0.writer, message, work)).await
+        let message =
+            |caller| WriterMessage::Run { call: Box::new(TypedCall::new(work, caller)), write };
+        with_timeout(self.0.config.timeout, run_on_thread(&self.0.writer, message)).await
     }
 
     /// Registers a waiter. Commits of this process wake it at once, those of other processes when

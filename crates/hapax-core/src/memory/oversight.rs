@@ -10,6 +10,9 @@ use crate::{
     claim_rules,
 };
 
+/// After so many claims a walk lets other tasks of the thread run.
+const MAX_WITHOUT_PAUSE: usize = 4096;
+
 /// The smallest of many names, each with a value: a page of a list is found in one pass, without sorting everything.
 struct SmallestNames<T> {
     at_most: usize,
@@ -40,7 +43,7 @@ impl Oversight for MemoryStore {
         let at_most = list.max_claims as usize;
         // One more than the page shows tells that there is a next page.
         let mut found = SmallestNames::new(at_most.saturating_add(1));
-        let mut name = String::new();
+        let (mut name, mut examined) = (String::new(), 0);
         for part in 0..ClaimParts::COUNT {
             for (key, row) in self.claims.part(part).iter() {
                 // Filter before paging: `next` must not reveal a key that the query does not match.
@@ -55,8 +58,12 @@ impl Oversight for MemoryStore {
                     found.add(&name, || claim_rules::listed(key.clone(), row, now));
                 }
             }
-            // A walk over all claims takes a while, and other tasks wait for this thread.
-            tokio::task::yield_now().await;
+            // A walk over many claims takes a while, and other tasks wait for this thread.
+            examined += self.claims.part(part).len();
+            if examined >= MAX_WITHOUT_PAUSE {
+                examined = 0;
+                tokio::task::yield_now().await;
+            }
         }
         let more = found.names.len() > at_most;
         let mut claims = Vec::with_capacity(found.names.len());

@@ -368,6 +368,9 @@ fn is_close(number: u64, truth: u64, percent: u64) -> bool {
 #[tokio::test]
 async fn depth_costs_the_same_for_longer_backlogs() {
     let outbox = BusyOutbox::start("depth_cost").await;
+    // Behind a vacuum an index is read without the pages of its rows, and only the first half would be behind it.
+    let no_vacuum = "ALTER TABLE hapax_outbox SET (autovacuum_enabled = off)";
+    outbox.own.batch_execute(no_vacuum).await.unwrap();
     // With a lower limit than the store's, so that the backlog need not be so long.
     outbox.own.batch_execute(&fill_outbox(75_000)).await.unwrap();
     let shorter = pages_of_depth(&outbox.own, 10_000).await;

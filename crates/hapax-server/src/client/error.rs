@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{ClientResponse, print_note};
+use super::ClientResponse;
+use crate::background_writer::{LineImportance, write_to_stderr};
 
 #[derive(Debug)]
 pub(crate) enum CliError {
@@ -149,14 +150,16 @@ impl CliError {
         }
     }
 
-    /// Prints the error to standard error and returns the exit code.
+    /// Prints the error to standard error and returns the exit code. Does not wait long for a reader: a command that ran
+    /// under a lease may have filled the pipe.
     pub(crate) fn report(&self, json: bool) -> ExitCode {
-        match self {
+        let text = match self {
             Self::Refused { raw, .. } if json && !raw.is_empty() => {
-                print_note(String::from_utf8_lossy(raw).trim_end());
+                String::from_utf8_lossy(raw).trim_end().to_owned()
             }
-            _ => print_note(format!("hapax: {}", self.message())),
-        }
+            _ => format!("hapax: {}", self.message()),
+        };
+        write_to_stderr(format!("{text}\n").as_bytes(), LineImportance::Error);
         self.exit_code().into()
     }
 

@@ -205,7 +205,8 @@ fn forwarded_element(ip: &str, host: Option<&HeaderValue>, proto: &str) -> Strin
 
 /// Adds an element to a list header.
 fn append_element(headers: &mut HeaderMap, name: HeaderName, element: String) {
-    let mut list: Vec<&[u8]> = headers.get_all(&name).iter().map(HeaderValue::as_bytes).collect();
+    let lines = headers.get_all(&name).iter().map(HeaderValue::as_bytes);
+    let mut list: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).collect();
     let value = if list.is_empty() {
         HeaderValue::try_from(element)
     } else {
@@ -337,6 +338,14 @@ mod tests {
         trailers.insert("checksum", 1.into());
         strip_trailers(&mut trailers, &identity);
         assert_eq!(trailers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["checksum"]);
+    }
+
+    #[test]
+    fn set_origin_begins_a_list_where_there_is_none() {
+        let mut headers = headers(&[("x-forwarded-for", ""), ("forwarded", "")]);
+        set_origin(&mut headers, PEER, None, true);
+        assert_eq!(text(&headers, "x-forwarded-for"), Some("10.0.0.7"));
+        assert_eq!(text(&headers, "forwarded"), Some("for=10.0.0.7;proto=http"));
     }
 
     #[test]

@@ -77,6 +77,8 @@ async fn log_that_is_read_late_is_whole() {
     let mut server = serve(&[]);
     send_requests(&server.address(), "/v1/records/r", MORE_THAN_A_PIPE).await;
     server.read_log();
+    let all_read = || server.log().matches("/v1/records/").count() >= MORE_THAN_A_PIPE;
+    wait_for("the log is read", WAIT_TIMEOUT, || all_read().then_some(()));
     let log = server.stop();
     assert_eq!(log.matches("/v1/records/").count(), MORE_THAN_A_PIPE);
     assert!(log.trim_end().ends_with("every request was answered"), "{}", log.len());
@@ -92,6 +94,8 @@ async fn log_counts_the_lines_that_nobody_read() {
     let dropped: usize = dropped.expect("the metric").parse().unwrap();
     assert!(dropped > 0);
     server.read_log();
+    let is_reported = || server.log().contains("\"dropped\":");
+    wait_for("the log is read", WAIT_TIMEOUT, || is_reported().then_some(()));
     let log = server.stop();
     let reported: usize = log
         .lines()

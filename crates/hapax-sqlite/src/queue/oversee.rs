@@ -106,11 +106,12 @@ impl StateIndex<'_> {
             })
         };
         let (queue, state) = (self.queue, self.state);
+        // The index is named, because statistics of `ANALYZE` might prefer the order of the rows, those that are done included.
         // Two texts: `?6 IS NULL OR …` in one of them would be evaluated for every row.
         match self.tenant {
             None => self.session.one(
                 "SELECT count(*), count(*), min(seq), coalesce(max(seq), 0) \
-                 FROM (SELECT seq FROM hapax_outbox \
+                 FROM (SELECT seq FROM hapax_outbox INDEXED BY hapax_outbox_state \
                        WHERE queue = ?1 AND state <= 5 AND state = ?2 AND seq > ?3 AND seq <= ?4 \
                        ORDER BY seq LIMIT ?5)",
                 params![queue, state, after, end, at_most],
@@ -119,7 +120,7 @@ impl StateIndex<'_> {
             Some(tenant) => self.session.one(
                 "SELECT count(*), coalesce(sum(tenant = ?6), 0), \
                         min(CASE WHEN tenant = ?6 THEN seq END), coalesce(max(seq), 0) \
-                 FROM (SELECT seq, tenant FROM hapax_outbox \
+                 FROM (SELECT seq, tenant FROM hapax_outbox INDEXED BY hapax_outbox_state \
                        WHERE queue = ?1 AND state <= 5 AND state = ?2 AND seq > ?3 AND seq <= ?4 \
                        ORDER BY seq LIMIT ?5)",
                 params![queue, state, after, end, at_most, tenant],
@@ -164,7 +165,7 @@ pub(crate) fn waiting(
             Some(tenant) => session.all(
                 "SELECT o.seq, o.id, o.topic, o.key, o.attempts, o.created_at, o.reason, \
                         coalesce(l.ends_at > ?3, 0) \
-                 FROM (SELECT seq, tenant FROM hapax_outbox \
+                 FROM (SELECT seq, tenant FROM hapax_outbox INDEXED BY hapax_outbox_state \
                        WHERE queue = ?1 AND state <= 5 AND state = ?2 ORDER BY seq LIMIT ?6) AS i \
                  CROSS JOIN hapax_outbox AS o ON o.seq = i.seq LEFT JOIN hapax_leases AS l \
                    ON o.state = 3 AND l.queue = o.queue AND l.token = o.token \

@@ -143,6 +143,30 @@ async fn full_call_queue_is_an_error_within_the_timeout() {
     retry_timeouts(async || store.ping().await).await.unwrap();
 }
 
+/// A reader hands claims to the writer, whose queue has no room for them here.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_wait_for_room_in_the_call_queue() {
+    let place = Place::new();
+    let store = SqliteStore::open(place.config().timeout(IMPATIENT).max_waiting_calls(1)).unwrap();
+    let other = write_lock(&place);
+    let claims: Vec<_> = (0..16)
+        .map(|n| {
+            let (store, key) = (store.clone(), command(&n.to_string()));
+            tokio::spawn(async move { store.claim(&key, &ask()).await })
+        })
+        .collect();
+    // Reads in both queues of readers, behind the first claims.
+    for _ in 0..4 {
+        assert!(store.look(&command("0")).await.unwrap().is_none());
+    }
+    other.execute_batch("ROLLBACK").unwrap();
+    let mut fences = BTreeSet::new();
+    for claim in claims {
+        fences.insert(ticket(claim.await.unwrap()).fence);
+    }
+    assert_eq!(fences.len(), 16);
+}
+
 #[tokio::test]
 async fn full_store_recovers_when_there_is_room() {
     let place = Place::new();

@@ -312,9 +312,10 @@ fn torture_checker_counts_what_failovers_lose() {
 
 #[test]
 fn torture_checker_finds_planted_failover_bugs() {
-    for (bug, complaint) in
-        [(FailoverBug::FenceGoesBack, "the fence went back"), (FailoverBug::SameFenceTwice, "granted twice")]
-    {
+    for (bug, complaint) in [
+        (FailoverBug::FenceGoesBack, "the fence went back"),
+        (FailoverBug::SameFenceTwice, "granted twice"),
+    ] {
         for (workload, make) in [("locks", locks as fn(_, _) -> _), ("commands", commands)] {
             finds(&format!("{workload}: {bug:?}"), complaint, |seed| {
                 on(StoreKind::RedisCluster, make(bug, seed))
@@ -326,6 +327,8 @@ fn torture_checker_finds_planted_failover_bugs() {
         (FailoverBug::ChangedEvent, "are two events"),
         (FailoverBug::GapAndSkippedEvent, "never got"),
     ] {
-        finds(&format!("{bug:?}"), complaint, |seed| on(StoreKind::RedisCluster, events(bug, seed)));
+        finds(&format!("{bug:?}"), complaint, |seed| {
+            on(StoreKind::RedisCluster, events(bug, seed))
+        });
     }
 }
