@@ -38,6 +38,8 @@ echo "ok -- hadolint"
 # What .dockerignore lets through is a whole workspace.
 mapfile -t context < <(sed -n 's/^!//p' ../.dockerignore)
 tar -C .. --exclude=target -cf - "${context[@]}" | tar -C "$scratch" -xf -
+# Without its flag SQLite is slower.
+[[ -e $scratch/.cargo/config.toml ]] || { echo ".cargo is missing in the build context" && exit 1; }
 cargo metadata --manifest-path "$scratch/Cargo.toml" --no-deps --offline --format-version 1 >"$scratch/metadata.json"
 echo "ok -- build context"
 

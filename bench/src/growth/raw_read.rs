@@ -1,6 +1,9 @@
 //! The raw engine's read of any key beside as many keys: how much of what a replay loses is the engine's own loss. The
-//! table has the columns of hapax's, and its rows have the same sizes and names, but no other index.
+//! table has the columns of hapax's, and its rows have the same sizes and names, but no other index. In memory it is a
+//! map from names to values.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
@@ -23,14 +26,48 @@ pub(super) const RAW_TABLE: &str = "raw_claims";
 const SQLITE_READERS: usize = 2;
 /// How many reads share a snapshot on SQLite, as they may in hapax's readers.
 const SQLITE_READS: usize = 32;
+/// The parts of the map in memory, each with a lock: as many as hapax has.
+const MEMORY_PARTS: usize = 256;
 
 const SQLITE_SELECT: &str = "SELECT value FROM raw_claims \
      WHERE tenant = ?1 AND kind = 'command' AND scope = ?2 AND name = ?3";
 const POSTGRES_SELECT: &str = "SELECT value FROM raw_claims \
      WHERE tenant = $1 AND kind = 'command' AND scope = $2 AND name = $3";
 
+/// A map in parts.
+struct RawMap {
+    hasher: RandomState,
+    parts: Vec<Mutex<HashMap<String, Vec<u8>>>>,
+}
+
+impl RawMap {
+    fn of(filled: KeyStage) -> Self {
+        let map = Self {
+            hasher: RandomState::new(),
+            parts: std::iter::repeat_with(Mutex::default).take(MEMORY_PARTS).collect(),
+        };
+        for nth in 0..filled.count {
+            let name = filled.name(nth);
+            let value = VALUE.as_bytes().to_vec();
+            map.part(&name).lock().unwrap_or_else(PoisonError::into_inner).insert(name, value);
+        }
+        map
+    }
+
+    fn part(&self, name: &str) -> &Mutex<HashMap<String, Vec<u8>>> {
+        &self.parts[(self.hasher.hash_one(name) >> 56) as usize]
+    }
+
+    fn has_value(&self, name: &str) -> bool {
+        let part = self.part(name).lock().unwrap_or_else(PoisonError::into_inner);
+        // A copy, as hapax hands out one.
+        part.get(name).cloned().is_some_and(|value| value == VALUE.as_bytes())
+    }
+}
+
 /// Connections that read, as many as hapax has.
 enum RawConnections {
+    Memory(RawMap),
     Sqlite(Vec<Mutex<Connection>>),
     Redis { connection: MultiplexedConnection, before: String, after: String },
     Postgres(Pool),
@@ -51,7 +88,7 @@ impl RawReads {
         filled: KeyStage,
     ) -> anyhow::Result<Self> {
         let connections = match server.engine() {
-            Engine::Memory => anyhow::bail!("memory has no raw engine"),
+            Engine::Memory => RawConnections::Memory(RawMap::of(filled)),
             Engine::Sqlite => {
                 let path = url.strip_prefix("sqlite:").context("no SQLite file")?;
                 let open = |_| {
@@ -100,6 +137,7 @@ impl RawReads {
 impl BenchOperation for RawReads {
     async fn run(&self, task: usize, turn: u64) -> Result<(), BenchError> {
         match &self.connections {
+            RawConnections::Memory(map) => expect_value(map.has_value(&self.name(task, turn))),
             RawConnections::Sqlite(readers) => {
                 let first = turn * SQLITE_READS as u64;
                 let names = (first..first + SQLITE_READS as u64).map(|turn| self.name(task, turn));

@@ -110,3 +110,17 @@ impl RawEngine for RawSqlite {
         tasks.min(BATCH)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache that all connections share loses the pages of readers; `.cargo/config.toml` has the flag against it.
+    #[test]
+    fn each_sqlite_connection_has_a_page_cache_of_its_own() {
+        let connection = Connection::open_in_memory().unwrap();
+        let used = "SELECT sqlite_compileoption_used('ENABLE_MEMORY_MANAGEMENT')";
+        let is_shared: bool = connection.query_row(used, [], |row| row.get(0)).unwrap();
+        assert!(!is_shared, "LIBSQLITE3_FLAGS of .cargo/config.toml was not used");
+    }
+}

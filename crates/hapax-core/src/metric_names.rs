@@ -129,7 +129,7 @@ metrics! {
         STORE_UP = "hapax_store_up";
         /// Items that wait in a queue, of all tenants. Beyond 100,000 an estimate on SQLite and PostgreSQL. Label: `queue`.
         QUEUE_DEPTH = "hapax_queue_depth";
-        /// Items of a queue that are leased. Label: `queue`.
+        /// Items of a queue that are leased. Beyond 100,000 an estimate on SQLite. Label: `queue`.
         QUEUE_IN_FLIGHT = "hapax_queue_in_flight";
         /// Dead letters of a queue, which wait for an operator. Beyond 100,000 an estimate on SQLite. Label: `queue`.
         QUEUE_DEAD = "hapax_queue_dead";

@@ -97,11 +97,11 @@ enum Action {
 }
 
 fn main() -> ExitCode {
+    // Dropped also when a panic ends the process.
+    let _flush = FlushOnDrop;
     if let Some(code) = leased_run::child::become_bound_command(std::env::args_os()) {
         return code;
     }
-    // Dropped also when a panic ends the process.
-    let _flush = FlushOnDrop;
     let action = Cli::parse().action.unwrap_or(Action::Serve(SettingFlags::default()));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -65,8 +65,8 @@ impl SqliteConfig {
         self
     }
 
-    /// How many calls are queued for the writer thread, and as many for the readers. Further calls
-    /// wait for room until their timeout.
+    /// How many calls are queued for the writer thread, and as many for each of the two readers. Further
+    /// calls wait for room until their timeout.
     #[must_use]
     pub fn max_waiting_calls(mut self, calls: usize) -> Self {
         self.max_waiting_calls = calls.max(1);

@@ -2,8 +2,9 @@
 //! operators, whose lists and counts may take long.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use hapax_core::{OpenMode, StoreResult};
 use tokio::sync::mpsc;
@@ -17,13 +18,18 @@ use crate::session::{Session, execute};
 
 /// How many reads share one snapshot.
 const MAX_CALLS: usize = 32;
+/// The next reader gets calls when one has so many that wait or run: calls that share a snapshot and the thread's wake-up cost
+/// less.
+const CALLS_TOGETHER: usize = 16;
+/// A batch of reads of single rows takes a tenth of this.
+const SLOW_BATCH_MICROS: u64 = 2_000;
 /// After how many steps of the engine an operator's call looks whether it was abandoned.
 const STEPS: i32 = 10_000;
 
 /// The queue of one reader thread. Each has its own: threads that wait for one queue are all woken by each call.
 pub(crate) struct ReadQueue {
     waiting: mpsc::Sender<Box<dyn QueuedCall>>,
-    running: Arc<AtomicUsize>,
+    running: Arc<RunningBatch>,
 }
 
 impl ReadQueue {
@@ -31,26 +37,60 @@ impl ReadQueue {
         &self.waiting
     }
 
-    /// How many calls wait and run.
-    pub(crate) fn calls(&self) -> usize {
-        let waiting = self.waiting.max_capacity() - self.waiting.capacity();
-        waiting + self.running.load(Ordering::Relaxed)
+    /// How many groups of calls, of which each costs little more than one call, wait and run; more than any number where a new call
+    /// would stand still: behind a slow read, before a full queue, or after the thread has ended.
+    pub(crate) fn load(&self) -> usize {
+        let room = self.waiting.capacity();
+        if room == 0 || self.waiting.is_closed() || self.running.is_slow() {
+            return usize::MAX;
+        }
+        let waiting = self.waiting.max_capacity() - room;
+        (waiting + self.running.calls.load(Ordering::Relaxed)) / CALLS_TOGETHER
+    }
+}
+
+/// The reads that share a snapshot now.
+struct RunningBatch {
+    calls: AtomicUsize,
+    /// When they began: microseconds since `origin`.
+    begun: AtomicU64,
+    origin: Instant,
+}
+
+impl RunningBatch {
+    fn begin(&self, calls: usize) {
+        self.begun.store(self.now(), Ordering::Relaxed);
+        self.calls.store(calls, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.calls.store(0, Ordering::Relaxed);
+    }
+
+    fn is_slow(&self) -> bool {
+        let age = || self.now().saturating_sub(self.begun.load(Ordering::Relaxed));
+        self.calls.load(Ordering::Relaxed) > 0 && age() > SLOW_BATCH_MICROS
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 
 /// The other end of a [`ReadQueue`].
-pub(crate) struct Reader {
+pub(crate) struct ReaderThread {
     waiting: mpsc::Receiver<Box<dyn QueuedCall>>,
-    running: Arc<AtomicUsize>,
+    running: Arc<RunningBatch>,
 }
 
-pub(crate) fn queue(max_waiting_calls: usize) -> (ReadQueue, Reader) {
+pub(crate) fn queue(max_waiting_calls: usize) -> (ReadQueue, ReaderThread) {
     let (sender, waiting) = mpsc::channel(max_waiting_calls);
-    let running = Arc::<AtomicUsize>::default();
-    (ReadQueue { waiting: sender, running: running.clone() }, Reader { waiting, running })
+    let (calls, begun) = Default::default();
+    let running = Arc::new(RunningBatch { calls, begun, origin: Instant::now() });
+    (ReadQueue { waiting: sender, running: running.clone() }, ReaderThread { waiting, running })
 }
 
-impl Reader {
+impl ReaderThread {
     /// Serves reads until the last store handle is dropped and the queue is empty.
     pub(crate) fn run(mut self, files: &StoreFiles, mut connection: Option<FileConnection>) {
         let mut calls = Vec::with_capacity(MAX_CALLS);
@@ -59,9 +99,9 @@ impl Reader {
             if taken == 0 {
                 return;
             }
-            self.running.store(taken, Ordering::Relaxed);
+            self.running.begin(taken);
             connection = serve(files, connection.take(), &mut calls, open);
-            self.running.store(0, Ordering::Relaxed);
+            self.running.end();
         }
     }
 }

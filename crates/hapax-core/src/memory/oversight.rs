@@ -1,38 +1,82 @@
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use async_trait::async_trait;
 
 use super::MemoryStore;
-use super::claims::ClaimParts;
+use super::claims::{ClaimParts, ClaimTable};
+use crate::claim_rules::{self, ClaimRow};
 use crate::primitives::oversight::includes;
 use crate::{
-    ClaimPage, ClaimQuery, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant, TenantPage,
-    claim_rules,
+    ClaimPage, ClaimQuery, ClaimSummary, Key, KeyKind, OpenClaims, Oversight, StoreResult, Tenant,
+    TenantPage, Timestamp,
 };
 
 /// After so many claims a walk lets other tasks of the thread run.
 const MAX_WITHOUT_PAUSE: usize = 4096;
+/// After so many claims a page ends, whatever it has found.
+const MAX_EXAMINED: usize = 20_000;
 
-/// The smallest of many names, each with a value: a page of a list is found in one pass, without sorting everything.
-struct SmallestNames<T> {
-    at_most: usize,
-    names: BTreeMap<String, T>,
+/// Where a list goes on: in a part of the claims, after a name. Pages are in the order of the parts, because an order of all
+/// names would cost every claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct PagePosition {
+    part: usize,
+    after: String,
 }
 
-impl<T> SmallestNames<T> {
-    fn new(at_most: usize) -> Self {
-        Self { at_most, names: BTreeMap::new() }
+impl PagePosition {
+    fn encode(&self) -> String {
+        format!("{:02x}{}", self.part, self.after)
     }
 
-    /// Adds a name, unless there are enough smaller ones. The value is made only for a name that is added.
-    fn add(&mut self, name: &str, value: impl FnOnce() -> T) {
-        if self.names.len() >= self.at_most {
-            if self.names.last_key_value().is_none_or(|(last, _)| name >= last.as_str()) {
-                return;
-            }
-            self.names.pop_last();
+    /// What nobody has encoded is the beginning.
+    fn decode(text: &str) -> Self {
+        let split = text.split_at_checked(2);
+        let decoded = split.and_then(|(part, after)| {
+            Some(Self { part: usize::from_str_radix(part, 16).ok()?, after: after.to_owned() })
+        });
+        decoded.unwrap_or_default()
+    }
+}
+
+/// The claims of a part that a list shows, with their names, in order.
+fn listed(
+    part: &ClaimTable,
+    list: &ClaimQuery,
+    after: &str,
+    now: Timestamp,
+) -> Vec<(String, ClaimSummary)> {
+    let mut name = String::new();
+    let listed = |(key, row): (&Key, &ClaimRow)| {
+        // Filter before paging: `next` must not reveal a key that the query does not match.
+        let status = claim_rules::status(row, now).filter(|_| list.includes_key(key))?;
+        if list.status.is_some_and(|asked| asked != status) {
+            return None;
         }
-        self.names.insert(name.to_owned(), value());
+        key.canonical_into(&mut name);
+        let is_after = name.as_str() > after;
+        is_after.then(|| Some((name.clone(), claim_rules::listed(key.clone(), row, now)?)))?
+    };
+    let mut found: Vec<_> = part.iter().filter_map(listed).collect();
+    found.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    found
+}
+
+impl MemoryStore {
+    /// Shows `look` every claim. Other tasks of the thread run in between.
+    async fn walk(&self, mut look: impl FnMut(&Key, &ClaimRow) + Send) {
+        let mut examined = 0;
+        for part in 0..ClaimParts::COUNT {
+            examined += {
+                let part = self.claims.part(part);
+                part.iter().for_each(|(key, row)| look(key, row));
+                part.len()
+            };
+            if examined >= MAX_WITHOUT_PAUSE {
+                examined = 0;
+                tokio::task::yield_now().await;
+            }
+        }
     }
 }
 
@@ -40,39 +84,32 @@ impl<T> SmallestNames<T> {
 impl Oversight for MemoryStore {
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
         let now = self.clock.now();
-        let at_most = list.max_claims as usize;
-        // One more than the page shows tells that there is a next page.
-        let mut found = SmallestNames::new(at_most.saturating_add(1));
-        let (mut name, mut examined) = (String::new(), 0);
-        for part in 0..ClaimParts::COUNT {
-            for (key, row) in self.claims.part(part).iter() {
-                // Filter before paging: `next` must not reveal a key that the query does not match.
-                let is_listed = list.includes_key(key)
-                    && claim_rules::status(row, now)
-                        .is_some_and(|status| list.status.is_none_or(|asked| asked == status));
-                if !is_listed {
-                    continue;
-                }
-                key.canonical_into(&mut name);
-                if list.after.as_ref().is_none_or(|after| name > *after) {
-                    found.add(&name, || claim_rules::listed(key.clone(), row, now));
-                }
+        let at_most = list.max_claims.max(1) as usize;
+        let mut position = list.after.as_deref().map(PagePosition::decode).unwrap_or_default();
+        let (mut page, mut examined) = (ClaimPage::default(), 0);
+        while position.part < ClaimParts::COUNT {
+            let found = {
+                let part = self.claims.part(position.part);
+                examined += part.len();
+                listed(&part, list, &position.after, now)
+            };
+            let room = at_most - page.claims.len();
+            let is_cut = found.len() > room;
+            for (name, claim) in found.into_iter().take(room) {
+                page.claims.push(claim);
+                position.after = name;
             }
-            // A walk over many claims takes a while, and other tasks wait for this thread.
-            examined += self.claims.part(part).len();
-            if examined >= MAX_WITHOUT_PAUSE {
-                examined = 0;
-                tokio::task::yield_now().await;
+            if is_cut {
+                page.next = Some(position.encode());
+                return Ok(page);
+            }
+            position = PagePosition { part: position.part + 1, after: String::new() };
+            if examined >= MAX_EXAMINED {
+                page.next = (position.part < ClaimParts::COUNT).then(|| position.encode());
+                return Ok(page);
             }
         }
-        let more = found.names.len() > at_most;
-        let mut claims = Vec::with_capacity(found.names.len());
-        let mut next = None;
-        for (name, listed) in found.names.into_iter().take(at_most) {
-            claims.extend(listed);
-            next = Some(name);
-        }
-        Ok(ClaimPage { claims, next: next.filter(|_| more) })
+        Ok(page)
     }
 
     async fn tenants(&self, after: Option<&str>, at_most: u32) -> StoreResult<TenantPage> {
@@ -84,7 +121,7 @@ impl Oversight for MemoryStore {
                 names.insert(tenant.as_str().to_owned());
             }
         };
-        self.claims.each().for_each(|part| part.keys().for_each(&mut add));
+        self.walk(|key, _| add(key)).await;
         let tables = self.tables();
         tables.records.keys().for_each(&mut add);
         tables.jobs.keys().filter(|job| !job.is_operators_job()).for_each(&mut add);
@@ -98,43 +135,96 @@ impl Oversight for MemoryStore {
     ) -> StoreResult<Option<OpenClaims>> {
         let now = self.clock.now();
         let mut open = OpenClaims::default();
-        let counts = |key: &Key| {
-            key.kind() == kind && whose.is_none_or(|tenant| includes(tenant, key.tenant()))
-        };
-        for part in self.claims.each() {
-            for (_, row) in part.iter().filter(|(key, _)| counts(key)) {
-                if let Some(status) = claim_rules::status(row, now) {
-                    open.add(status, 1);
-                }
+        self.walk(|key, row| {
+            let counts =
+                key.kind() == kind && whose.is_none_or(|tenant| includes(tenant, key.tenant()));
+            if let Some(status) = claim_rules::status(row, now).filter(|_| counts) {
+                open.add(status, 1);
             }
-        }
+        })
+        .await;
         Ok(Some(open))
     }
 
     async fn count_claims(&self, tenant: &Tenant, at_most: u64) -> StoreResult<Option<u64>> {
-        let of_tenant = |key: &&Key| includes(tenant, key.tenant());
-        let claims: usize =
-            self.claims.each().map(|part| part.keys().filter(of_tenant).count()).sum();
-        Ok(Some(at_most.min(claims as u64)))
+        let mut claims = 0;
+        self.walk(|key, _| claims += u64::from(includes(tenant, key.tenant()))).await;
+        Ok(Some(at_most.min(claims)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
-    /// A page once cloned, named and sorted every claim of the store.
-    #[test]
-    fn smallest_names_makes_few_values_of_many_names() {
-        let scattered = |n: u64| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let (mut made, mut found) = (0, SmallestNames::new(51));
-        for n in 0..100_000 {
-            found.add(&scattered(n), || made += 1);
-            assert!(found.names.len() <= 51);
+    use super::*;
+    use crate::claim_rules::ClaimPhase;
+    use crate::{ClaimStatus, Fence, Operation, Token};
+
+    fn command(n: usize) -> Key {
+        Key::command(&Tenant::default(), Operation("pay"), &format!("order-{n}")).unwrap()
+    }
+
+    fn store_of(claims: usize) -> MemoryStore {
+        let store = MemoryStore::default();
+        let now = store.clock.now();
+        let (lease_end, expires_at) = (now, now.plus(Duration::from_secs(3600)));
+        let row = ClaimRow {
+            phase: ClaimPhase::Settled,
+            fence: Fence(1),
+            attempt: 1,
+            token: Token::random(),
+            fingerprint: None,
+            granted_at: now,
+            lease_end,
+            retention: Duration::from_secs(3600),
+            expires_at,
+            value: Default::default(),
+        };
+        for n in 0..claims {
+            store.claims.insert(command(n), row.clone());
         }
-        let mut all: Vec<_> = (0..100_000).map(scattered).collect();
-        all.sort_unstable();
-        assert!(found.names.into_keys().eq(all.into_iter().take(51)));
-        assert!(made < 1000, "{made} values for a page of 51");
+        store
+    }
+
+    fn query(status: Option<ClaimStatus>, max_claims: u32) -> ClaimQuery {
+        let (tenant, kind) = (Tenant::default(), KeyKind::Command);
+        ClaimQuery { tenant, kind, status, scope: None, after: None, max_claims }
+    }
+
+    #[tokio::test]
+    async fn pages_of_memory_store_show_every_claim_once() {
+        let store = store_of(5000);
+        let (mut list, mut shown, mut pages) = (query(None, 7), HashSet::new(), 0);
+        loop {
+            let page = store.list(&list).await.unwrap();
+            assert!(page.claims.len() <= 7);
+            for claim in page.claims {
+                assert!(shown.insert(claim.key.name().to_owned()), "shown twice");
+            }
+            pages += 1;
+            list.after = page.next;
+            if list.after.is_none() {
+                break;
+            }
+        }
+        assert_eq!((shown.len(), pages), (5000, 5000_usize.div_ceil(7)));
+    }
+
+    /// A page once was a pass over all claims of the store.
+    #[tokio::test]
+    async fn page_that_finds_nothing_ends_before_all_claims_were_examined() {
+        let store = store_of(3 * MAX_EXAMINED);
+        let (mut list, mut pages) = (query(Some(ClaimStatus::Unknown), 50), 0);
+        loop {
+            let page = store.list(&list).await.unwrap();
+            assert_eq!(page.claims, []);
+            pages += 1;
+            list.after = page.next;
+            if list.after.is_none() {
+                break;
+            }
+        }
+        assert!((3..=4).contains(&pages), "{pages} pages");
     }
 }

@@ -57,7 +57,9 @@ fn lock_run_exits_with_the_commands_code() {
     let server = Server::start();
     assert_eq!(run(&mut lock_run(&server, &[], "exit 7")).code(), 7);
     assert_eq!(run(&mut lock_run(&server, &[], "kill -KILL $$")).code(), 128 + 9);
-    run(&mut server.command(["lock", "run", "job", "--", "no-such-program"])).failed(127);
+    let missing = run(&mut server.command(["lock", "run", "job", "--", "no-such-program"]));
+    let said = missing.failed(127);
+    assert!(said.contains("hapax: no-such-program: "), "{said}");
     run(&mut server.command(["lock", "run", "job", "--", "/"])).failed(126);
     run(&mut server.command(["lock", "run", "job"])).failed(2);
     assert!(!held(&server), "every one of them released the lock");

@@ -80,7 +80,7 @@ impl StateIndex<'_> {
         let width = (end - head.last_seq) / PIECES + 1;
         let mut after = head.last_seq;
         while after < end {
-            let piece_end = end.min(after + width);
+            let piece_end = end.min(after.saturating_add(width));
             let piece = self.count_range(after, piece_end, COUNTED_OF_PIECE)?;
             oldest = oldest.or(piece.oldest_own);
             count += piece.own;

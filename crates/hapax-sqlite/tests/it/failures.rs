@@ -155,7 +155,7 @@ async fn claims_wait_for_room_in_the_call_queue() {
             tokio::spawn(async move { store.claim(&key, &ask()).await })
         })
         .collect();
-    // Reads in both queues of readers, behind the first claims.
+    // Reads behind the first claims.
     for _ in 0..4 {
         assert!(store.look(&command("0")).await.unwrap().is_none());
     }

@@ -9,6 +9,7 @@
 
 mod commands;
 mod events;
+mod fences;
 mod line;
 mod locks;
 mod outbox;
@@ -104,7 +105,7 @@ fn examine(history: &[HistoryEntry]) -> (Vec<Violation>, Losses) {
         }
     }
     let is_undisturbed = count_faults(history).is_empty();
-    let mut violations = Vec::new();
+    let mut violations = if store.has_one_sequence() { fences::check(history) } else { Vec::new() };
     for ((workload, key), mut entries) in keys {
         // A stable sort: what a single client saw stays in its order.
         entries.sort_by_key(|entry| entry.from);

@@ -52,6 +52,18 @@ impl StoreKind {
         matches!(self, Self::RedisSentinel | Self::RedisCluster | Self::PostgresStandbyAsync)
     }
 
+    /// Whether the fences of all keys come from one sequence. On Redis each key has its own.
+    pub(crate) fn has_one_sequence(self) -> bool {
+        match self {
+            Self::Sqlite
+            | Self::Postgres
+            | Self::PostgresStandby
+            | Self::PostgresStandbyAsync
+            | Self::Pgbouncer => true,
+            Self::Redis | Self::ForgetfulRedis | Self::RedisSentinel | Self::RedisCluster => false,
+        }
+    }
+
     /// Whether another server can take over.
     pub fn has_failover(self) -> bool {
         self.loses_at_failover() || self == Self::PostgresStandby

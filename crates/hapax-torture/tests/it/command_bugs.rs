@@ -18,6 +18,7 @@ enum CommandBug {
     AnswerForgotten,
     AnswerOfAnotherRequest,
     FenceGoesBack,
+    FenceOfAnotherCommand,
     InProgressAfterAnswer,
 }
 
@@ -41,6 +42,7 @@ struct CommandModel {
     running: HashMap<u32, (String, u64, bool)>,
     steps: usize,
     bodies: u64,
+    fence: u64,
 }
 
 impl CommandModel {
@@ -59,8 +61,12 @@ impl CommandModel {
             row.lease_until = now + LEASE_MS * 1000;
             row.fingerprint.clone_from(&fingerprint);
             row.failed = false;
-            let back = self.bug == CommandBug::FenceGoesBack;
-            let fence = if back { 1000 - attempt } else { 1000 + attempt };
+            self.fence += 1;
+            let fence = match self.bug {
+                CommandBug::FenceGoesBack => u64::from(u32::MAX) - self.fence,
+                CommandBug::FenceOfAnotherCommand => attempt,
+                _ => self.fence,
+            };
             let granted = CallOutcome::Done(CommandAnswer::Granted { attempt, fence });
             let heard = moment.heard(granted);
             if heard.done().is_some() {
@@ -152,7 +158,7 @@ impl Model for CommandModel {
 
 fn history(bug: CommandBug, seed: u64) -> Vec<HistoryEntry> {
     let (rows, running) = (HashMap::new(), HashMap::new());
-    let mut model = CommandModel { bug, rows, running, steps: 0, bodies: 0 };
+    let mut model = CommandModel { bug, rows, running, steps: 0, bodies: 0, fence: 0 };
     simulate(&mut model, 5, 4000, seed)
 }
 
@@ -173,6 +179,7 @@ fn torture_checker_finds_planted_command_bugs() {
         (CommandBug::AnswerForgotten, "after the answer was stored"),
         (CommandBug::AnswerOfAnotherRequest, "the answer of another request"),
         (CommandBug::FenceGoesBack, "not a greater one"),
+        (CommandBug::FenceOfAnotherCommand, "was granted to commands"),
         (CommandBug::InProgressAfterAnswer, "was told in-progress"),
     ] {
         finds(&format!("{bug:?}"), complaint, |seed| history(bug, seed));
