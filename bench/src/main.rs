@@ -198,15 +198,18 @@ fn say(text: impl Display) -> std::io::Result<()> {
 fn machine_facts() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = read_line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown kernel".into());
-    let processor = read_line("/proc/cpuinfo")
-        .and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("model name"))?.to_owned();
-            Some(line.split_once(':')?.1.trim().to_owned())
-        })
-        .unwrap_or_else(|| "unknown processor".into());
+    let processor = processor();
     let build =
         if cfg!(debug_assertions) { ", DEBUG BUILD: these numbers mean nothing" } else { "" };
     format!("{cores} cores ({processor}), {} {kernel}{build}", std::env::consts::OS)
+}
+
+fn processor() -> String {
+    let named = read_line("/proc/cpuinfo").and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?.to_owned();
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    named.unwrap_or_else(|| "unknown processor".into())
 }
 
 fn read_line(path: &str) -> Option<String> {

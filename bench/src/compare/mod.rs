@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use tokio::process::Command;
 
 use crate::store_server::Engine;
-use crate::{RunArgs, note, say};
+use crate::{RunArgs, note, processor, say};
 use figures::{FigureLines, printed_figures, reference_work};
 use judgement::Judgement;
 
@@ -78,13 +78,17 @@ fn parse_printed(text: &str) -> anyhow::Result<(Comparison, PathBuf)> {
 }
 
 /// The recorded lines of each comparison, by its name.
-type RecordedFile = BTreeMap<String, FigureLines>;
+type RecordedLines = BTreeMap<String, FigureLines>;
+/// What was recorded on each processor: the ratios to another program differ between two of them by up to a half.
+type RecordedFile = BTreeMap<String, RecordedLines>;
 
 /// Runs the comparisons and prints recorded and present ratios. Fails if a line is slower than recorded.
 pub(crate) async fn compare(args: &CompareArgs, run: &RunArgs) -> anyhow::Result<ExitCode> {
     ensure!(!cfg!(debug_assertions), "the ratios of a debug build mean nothing");
-    let mut recorded = read_recorded(&args.recorded)?;
+    let mut file = read_recorded(&args.recorded)?;
+    let processor = processor();
     if args.record {
+        let recorded = file.entry(processor).or_default();
         for comparison in args.chosen() {
             let lines = args.figures(comparison, run, true).await?;
             say(format_args!("{}: {} lines", comparison.name(), lines.len()))?;
@@ -94,11 +98,12 @@ pub(crate) async fn compare(args: &CompareArgs, run: &RunArgs) -> anyhow::Result
             }
             known.extend(lines);
         }
-        let json = serde_json::to_string_pretty(&recorded)? + "\n";
+        let json = serde_json::to_string_pretty(&file)? + "\n";
         std::fs::write(&args.recorded, json)?;
         say(format_args!("recorded in {}", args.recorded.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let recorded = lines_of(&file, &processor)?;
     let mut complaints = Vec::new();
     for comparison in args.chosen() {
         let Some(lines) = recorded.get(comparison.name()) else {
@@ -133,6 +138,19 @@ fn read_recorded(file: &Path) -> anyhow::Result<RecordedFile> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(RecordedFile::new()),
         Err(error) => Err(error).with_context(|| file.display().to_string()),
     }
+}
+
+/// The lines of this processor, or with a warning those of another one.
+fn lines_of<'a>(file: &'a RecordedFile, processor: &str) -> anyhow::Result<&'a RecordedLines> {
+    if let Some(lines) = file.get(processor) {
+        return Ok(lines);
+    }
+    let (other, lines) = file.first_key_value().context("nothing is recorded: --record")?;
+    note(format_args!(
+        "nothing is recorded on this processor ({processor}): its ratios may differ from those of {other} by more than a \
+         quarter. Record the version before your change with --record, then compare"
+    ));
+    Ok(lines)
 }
 
 impl CompareArgs {
@@ -202,5 +220,31 @@ impl CompareArgs {
             bail!("{} failed: {}", comparison.name(), output.status);
         }
         Ok(String::from_utf8(output.stdout)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_lines_are_those_of_this_processor_if_there_are_any() {
+        let lines = |name: &str| RecordedLines::from([(name.to_owned(), FigureLines::new())]);
+        let file = RecordedFile::from([("a".into(), lines("of a")), ("b".into(), lines("of b"))]);
+        assert!(lines_of(&file, "b").unwrap().contains_key("of b"));
+        assert!(lines_of(&file, "c").unwrap().contains_key("of a"));
+        assert!(lines_of(&RecordedFile::new(), "a").is_err());
+    }
+
+    #[test]
+    fn recorded_ratios_of_this_repository_can_be_read() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded.json");
+        let recorded = read_recorded(&file).unwrap();
+        for (processor, lines) in &recorded {
+            for comparison in Comparison::value_variants() {
+                assert!(lines.contains_key(comparison.name()), "{processor}: {comparison:?}");
+            }
+        }
+        assert!(!recorded.is_empty());
     }
 }

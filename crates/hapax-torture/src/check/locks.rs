@@ -59,12 +59,12 @@ fn grants(entries: &[&HistoryEntry]) -> Vec<GrantedLock> {
         match &entry.what {
             Observation::LockRenew { fence, ttl_ms, outcome, .. } => owned(*fence, &|grant| {
                 let until = lease_end(entry, *ttl_ms);
-                if outcome.done().is_none() {
-                    // It may have been done, and a shorter TTL shortens the lease.
-                    grant.lease_until = grant.lease_until.min(until);
-                } else if entry.to <= grant.lease_until {
-                    // Otherwise others may have had the lock between the lease and the renewal.
+                if outcome.done().is_some() && entry.to <= grant.lease_until {
                     grant.lease_until = until;
+                } else {
+                    // It may have been done at any time, and a shorter TTL shortens the lease. If it was done after the
+                    // lease, others may have had the lock between.
+                    grant.lease_until = grant.lease_until.min(until);
                 }
             }),
             Observation::LockRelease { fence, .. } => {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use hapax_torture::check_history;
 use hapax_torture::history::{CallOutcome, HistoryEntry, Observation};
 
 use crate::simulation::{Model, Moment, accepts, finds, refused, simulate};
@@ -117,4 +118,29 @@ fn torture_checker_finds_planted_lock_bugs() {
     ] {
         finds(&format!("{bug:?}"), complaint, |seed| history(bug, seed));
     }
+}
+
+/// A second owner at 350 ms, while the first one's renewal at 20 ms for this TTL is answered at 1700 ms.
+fn late_answer_to_renewal(ttl_ms: u64) -> Vec<HistoryEntry> {
+    let key = || "k".to_owned();
+    let entry = |from: u64, to: u64, client, what| HistoryEntry {
+        from: from * 1000,
+        to: to * 1000,
+        client,
+        what,
+    };
+    let take = |fence| {
+        let outcome = CallOutcome::Done(fence);
+        Observation::LockTake { key: key(), ttl_ms: 1000, outcome }
+    };
+    let renew =
+        Observation::LockRenew { key: key(), fence: 1, ttl_ms, outcome: CallOutcome::Done(()) };
+    vec![entry(0, 5, 1, take(1)), entry(20, 1700, 1, renew), entry(340, 350, 2, take(2))]
+}
+
+#[test]
+fn torture_checker_accepts_renewal_that_shortened_and_was_answered_late() {
+    assert_eq!(check_history(&late_answer_to_renewal(250)), []);
+    let twice = check_history(&late_answer_to_renewal(1000));
+    assert_eq!(twice.len(), 1, "{twice:?}");
 }
