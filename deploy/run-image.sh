@@ -41,6 +41,8 @@ install_tools() {
     for tool in podman buildah runc mmdebstrap iptables curl; do
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
+    command -v strip >/dev/null || missing+=(binutils)
+    python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     [[ -x /usr/lib/podman/aardvark-dns ]] || missing+=(aardvark-dns netavark)
     # Not there on Ubuntu.
     [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || missing+=(debian-archive-keyring)
@@ -228,7 +230,7 @@ run_compose() {
     port=$(free_port)
     python3 -m venv "$scratch/venv" && "$scratch/venv/bin/pip" install --quiet podman-compose==1.6.0 || {
         say "NOT RUN: compose.yaml, because podman-compose could not be installed"
-        return
+        return 0
     }
     say "compose.yaml by podman-compose"
     cp deploy/compose.yaml "$scratch/compose/"

@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
@@ -16,7 +16,7 @@ const MAX_WITHOUT_PAUSE: usize = 4096;
 /// After so many claims a page ends, whatever it has found.
 const MAX_EXAMINED: usize = 20_000;
 
-/// Where a list goes on: in a part of the claims, after a name. Pages are in the order of the parts, because an order of all
+/// Where a list goes on: in a part of the store, after a name. Pages are in the order of the parts, because an order of all
 /// names would cost every claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PagePosition {
@@ -26,12 +26,12 @@ struct PagePosition {
 
 impl PagePosition {
     fn encode(&self) -> String {
-        format!("{:02x}{}", self.part, self.after)
+        format!("{:03x}{}", self.part, self.after)
     }
 
     /// What nobody has encoded is the beginning.
     fn decode(text: &str) -> Self {
-        let split = text.split_at_checked(2);
+        let split = text.split_at_checked(3);
         let decoded = split.and_then(|(part, after)| {
             Some(Self { part: usize::from_str_radix(part, 16).ok()?, after: after.to_owned() })
         });
@@ -80,6 +80,32 @@ impl MemoryStore {
     }
 }
 
+impl MemoryStore {
+    /// The tenants of a part of the claims, and how many keys were looked at. Behind the last part are records and jobs.
+    fn tenants_of(&self, part: usize) -> (BTreeSet<String>, usize) {
+        let (mut names, mut keys) = (BTreeSet::new(), 0);
+        let mut add = |key: &Key| {
+            keys += 1;
+            let tenant = key.tenant().without_scope();
+            if !names.contains(tenant.as_str()) {
+                names.insert(tenant.as_str().to_owned());
+            }
+        };
+        if part < ClaimParts::COUNT {
+            self.claims.part(part).keys().for_each(&mut add);
+        } else {
+            let tables = self.tables();
+            tables.records.keys().for_each(&mut add);
+            tables.jobs.keys().filter(|job| !job.is_operators_job()).for_each(&mut add);
+        }
+        (names, keys)
+    }
+}
+
+fn tenant_page(names: BTreeSet<String>) -> TenantPage {
+    TenantPage::of_names(names.into_iter().collect(), u32::MAX)
+}
+
 #[async_trait]
 impl Oversight for MemoryStore {
     async fn list(&self, list: &ClaimQuery) -> StoreResult<ClaimPage> {
@@ -113,19 +139,24 @@ impl Oversight for MemoryStore {
     }
 
     async fn tenants(&self, after: Option<&str>, at_most: u32) -> StoreResult<TenantPage> {
-        let mut names = HashSet::new();
-        let mut add = |key: &Key| {
-            let tenant = key.tenant().without_scope();
-            let is_new = !names.contains(tenant.as_str());
-            if is_new && after.is_none_or(|after| tenant.as_str() > after) {
-                names.insert(tenant.as_str().to_owned());
+        let mut position = after.map(PagePosition::decode).unwrap_or_default();
+        let (mut found, mut examined) = (BTreeSet::new(), 0);
+        while position.part <= ClaimParts::COUNT && examined < MAX_EXAMINED {
+            let (mut names, keys) = self.tenants_of(position.part);
+            examined += keys;
+            names.retain(|name| *name > position.after);
+            for name in names {
+                if found.len() >= at_most.max(1) as usize && !found.contains(&name) {
+                    let next = Some(position.encode());
+                    return Ok(TenantPage { next, ..tenant_page(found) });
+                }
+                found.insert(name.clone());
+                position.after = name;
             }
-        };
-        self.walk(|key, _| add(key)).await;
-        let tables = self.tables();
-        tables.records.keys().for_each(&mut add);
-        tables.jobs.keys().filter(|job| !job.is_operators_job()).for_each(&mut add);
-        Ok(TenantPage::of_names(names.into_iter().collect(), at_most))
+            position = PagePosition { part: position.part + 1, after: String::new() };
+        }
+        let next = (position.part <= ClaimParts::COUNT).then(|| position.encode());
+        Ok(TenantPage { next, ..tenant_page(found) })
     }
 
     async fn count_open(
@@ -155,11 +186,12 @@ impl Oversight for MemoryStore {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::time::Duration;
 
     use super::*;
     use crate::claim_rules::ClaimPhase;
-    use crate::{ClaimStatus, Fence, Operation, Token};
+    use crate::{ClaimStatus, Expect, Fence, Operation, Put, Records, Token};
 
     fn command(n: usize) -> Key {
         Key::command(&Tenant::default(), Operation("pay"), &format!("order-{n}")).unwrap()
@@ -209,6 +241,26 @@ mod tests {
             }
         }
         assert_eq!((shown.len(), pages), (5000, 5000_usize.div_ceil(7)));
+    }
+
+    #[tokio::test]
+    async fn page_of_tenants_looks_at_a_limited_number_of_claims() {
+        let store = store_of(3 * MAX_EXAMINED);
+        let record = Key::record(&Tenant::new("of-a-record").unwrap(), "k").unwrap();
+        let put = store.put(&record, "1".into(), &Expect::Any, None).await;
+        assert!(matches!(put, Ok(Put::Stored { .. })));
+        let (mut after, mut pages) = (None, Vec::new());
+        loop {
+            let page = store.tenants(after.as_deref(), 50).await.unwrap();
+            pages.push(page.tenants.iter().map(|t| t.as_str().to_owned()).collect::<Vec<_>>());
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!((3..=4).contains(&pages.len()), "{pages:?}");
+        assert_eq!(pages[0], ["default"]);
+        assert_eq!(pages.pop().unwrap(), ["default", "of-a-record"]);
     }
 
     /// A page once was a pass over all claims of the store.
