@@ -139,7 +139,7 @@ fn late_answer_to_renewal(ttl_ms: u64) -> Vec<HistoryEntry> {
 }
 
 #[test]
-fn torture_checker_accepts_renewal_that_shortened_and_was_answered_late() {
+fn torture_checker_accepts_shortening_renewal_answered_late() {
     assert_eq!(check_history(&late_answer_to_renewal(250)), []);
     let twice = check_history(&late_answer_to_renewal(1000));
     assert_eq!(twice.len(), 1, "{twice:?}");
