@@ -11,9 +11,7 @@ use crate::{
     TenantPage, Timestamp,
 };
 
-/// After so many claims a walk lets other tasks of the thread run.
-const MAX_WITHOUT_PAUSE: usize = 4096;
-/// After so many claims a page ends, whatever it has found.
+/// After so many claims a page ends, whatever it has found, and beyond so many nothing is counted.
 const MAX_EXAMINED: usize = 20_000;
 
 /// Where a list goes on: in a part of the store, after a name. Pages are in the order of the parts, because an order of all
@@ -63,24 +61,13 @@ fn listed(
 }
 
 impl MemoryStore {
-    /// Shows `look` every claim. Other tasks of the thread run in between.
-    async fn walk(&self, mut look: impl FnMut(&Key, &ClaimRow) + Send) {
-        let mut examined = 0;
-        for part in 0..ClaimParts::COUNT {
-            examined += {
-                let part = self.claims.part(part);
-                part.iter().for_each(|(key, row)| look(key, row));
-                part.len()
-            };
-            if examined >= MAX_WITHOUT_PAUSE {
-                examined = 0;
-                tokio::task::yield_now().await;
-            }
-        }
+    /// Counts something of each claim; `None` where there are too many.
+    fn count(&self, mut count: impl FnMut(&Key, &ClaimRow)) -> Option<()> {
+        let claims: usize = self.claims.each().map(|part| part.len()).sum();
+        let all = || self.claims.each().for_each(|part| part.iter().for_each(|(k, r)| count(k, r)));
+        (claims <= MAX_EXAMINED).then(all)
     }
-}
 
-impl MemoryStore {
     /// The tenants of a part of the claims, and how many keys were looked at. Behind the last part are records and jobs.
     fn tenants_of(&self, part: usize) -> (BTreeSet<String>, usize) {
         let (mut names, mut keys) = (BTreeSet::new(), 0);
@@ -166,21 +153,20 @@ impl Oversight for MemoryStore {
     ) -> StoreResult<Option<OpenClaims>> {
         let now = self.clock.now();
         let mut open = OpenClaims::default();
-        self.walk(|key, row| {
+        let counted = self.count(|key, row| {
             let counts =
                 key.kind() == kind && whose.is_none_or(|tenant| includes(tenant, key.tenant()));
             if let Some(status) = claim_rules::status(row, now).filter(|_| counts) {
                 open.add(status, 1);
             }
-        })
-        .await;
-        Ok(Some(open))
+        });
+        Ok(counted.map(|()| open))
     }
 
     async fn count_claims(&self, tenant: &Tenant, at_most: u64) -> StoreResult<Option<u64>> {
         let mut claims = 0;
-        self.walk(|key, _| claims += u64::from(includes(tenant, key.tenant()))).await;
-        Ok(Some(at_most.min(claims)))
+        let counted = self.count(|key, _| claims += u64::from(includes(tenant, key.tenant())));
+        Ok(counted.map(|()| at_most.min(claims)))
     }
 }
 
@@ -241,6 +227,19 @@ mod tests {
             }
         }
         assert_eq!((shown.len(), pages), (5000, 5000_usize.div_ceil(7)));
+    }
+
+    #[tokio::test]
+    async fn memory_store_counts_no_more_claims_than_a_page_looks_at() {
+        let tenant = Tenant::default();
+        for (claims, counted) in
+            [(MAX_EXAMINED, Some(MAX_EXAMINED as u64)), (MAX_EXAMINED + 1, None)]
+        {
+            let store = store_of(claims);
+            assert_eq!(store.count_claims(&tenant, u64::MAX).await.unwrap(), counted);
+            let open = store.count_open(None, KeyKind::Command).await.unwrap();
+            assert_eq!(open, counted.map(|_| OpenClaims::default()));
+        }
     }
 
     #[tokio::test]

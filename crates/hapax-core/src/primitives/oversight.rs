@@ -28,7 +28,7 @@ pub trait Oversight: Send + Sync {
     async fn tenants(&self, after: Option<&str>, at_most: u32) -> StoreResult<TenantPage>;
 
     /// Counts the claims of a kind that are not settled, of one tenant and its scopes or of all tenants. `None`
-    /// where a store could tell only by a scan of everything (Redis).
+    /// where a store could tell only by a scan of everything (Redis; memory beyond 20,000 claims).
     async fn count_open(
         &self,
         whose: Option<&Tenant>,
@@ -37,7 +37,7 @@ pub trait Oversight: Send + Sync {
 
     /// Counts the claims of a tenant and its scopes, of all kinds, up to `at_most`: that number means that there
     /// are as many or more. Claims that have expired and are not swept yet may be counted. `None` where a store
-    /// could tell only by a scan of everything (Redis).
+    /// could tell only by a scan of everything (Redis; memory beyond 20,000 claims).
     async fn count_claims(&self, tenant: &Tenant, at_most: u64) -> StoreResult<Option<u64>>;
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::queue::QueueName;
-use hapax::{KeyKind, Store, StoreResult, metric_names};
+use hapax::{KeyKind, OpenClaims, Store, StoreResult, metric_names};
 use metrics::gauge;
 
 use super::readiness::{Readiness, ReadinessState};
@@ -21,10 +21,10 @@ pub(super) fn spawn(store: Arc<dyn Store>, readiness: Readiness, interval: Durat
         return;
     }
     tokio::spawn(async move {
-        let mut queues = first_queues();
+        let (mut queues, mut counts) = (first_queues(), false);
         loop {
             if readiness.state() == ReadinessState::Ready
-                && let Err(error) = report(&*store, &mut queues).await
+                && let Err(error) = report(&*store, &mut queues, &mut counts).await
             {
                 tracing::debug!("the gauges of the store were not read: {error}");
             }
@@ -38,8 +38,13 @@ fn first_queues() -> BTreeSet<String> {
     ["outbox", "ingest"].map(str::to_owned).into()
 }
 
-/// Reports the queues that were ever seen: one that is no longer listed is empty, and its gauges say so.
-async fn report(store: &dyn Store, queues: &mut BTreeSet<String>) -> StoreResult<()> {
+/// Reports the queues that were ever seen: one that is no longer listed is empty, and its gauges say so. `counts` is whether
+/// open claims were ever counted: those of a store that has too many now are not a number.
+async fn report(
+    store: &dyn Store,
+    queues: &mut BTreeSet<String>,
+    counts: &mut bool,
+) -> StoreResult<()> {
     for queue in store.queues().await? {
         if queues.len() >= MAX_QUEUES {
             break;
@@ -55,15 +60,20 @@ async fn report(store: &dyn Store, queues: &mut BTreeSet<String>) -> StoreResult
         let oldest = depth.oldest_age.unwrap_or_default().as_secs_f64();
         gauge!(metric_names::QUEUE_OLDEST, "queue" => name.clone()).set(oldest);
     }
-    if let Some(open) = store.count_open(None, KeyKind::Command).await? {
-        for (state, count) in
-            [("pending", open.pending), ("unknown", open.unknown), ("failed", open.failed)]
-        {
-            gauge!(metric_names::COMMANDS, "state" => state).set(count as f64);
-        }
-    }
-    if let Some(open) = store.count_open(None, KeyKind::Lock).await? {
-        gauge!(metric_names::LOCKS_HELD).set(open.pending as f64);
+    let commands = store.count_open(None, KeyKind::Command).await?;
+    let locks = store.count_open(None, KeyKind::Lock).await?;
+    *counts |= commands.is_some();
+    if *counts {
+        let number = |open: Option<OpenClaims>, of: fn(OpenClaims) -> u64| {
+            open.map_or(f64::NAN, |open| of(open) as f64)
+        };
+        let set = |state, of| {
+            gauge!(metric_names::COMMANDS, "state" => state).set(number(commands, of));
+        };
+        set("pending", |open| open.pending);
+        set("unknown", |open| open.unknown);
+        set("failed", |open| open.failed);
+        gauge!(metric_names::LOCKS_HELD).set(number(locks, |open| open.pending));
     }
     Ok(())
 }
