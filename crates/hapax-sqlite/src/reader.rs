@@ -18,8 +18,8 @@ use crate::session::{Session, execute};
 
 /// How many reads share one snapshot.
 const MAX_CALLS: usize = 32;
-/// The next reader gets calls when one has so many that wait or run: calls that share a snapshot and the thread's wake-up cost
-/// less.
+/// The size of a group of calls, which share a snapshot and the thread's wake-up: the next reader gets calls when one has a group
+/// more.
 const CALLS_TOGETHER: usize = 16;
 /// A batch of reads of single rows takes a tenth of this.
 const SLOW_BATCH_MICROS: u64 = 2_000;
@@ -37,15 +37,13 @@ impl ReadQueue {
         &self.waiting
     }
 
-    /// How many groups of calls, of which each costs little more than one call, wait and run; more than any number where a new call
-    /// would stand still: behind a slow read, before a full queue, or after the thread has ended.
-    pub(crate) fn load(&self) -> usize {
+    /// Whether a new call would stand still (behind a slow read, before a full queue, or after the thread has ended), and how
+    /// many groups of calls wait and run.
+    pub(crate) fn load(&self) -> (bool, usize) {
         let room = self.waiting.capacity();
-        if room == 0 || self.waiting.is_closed() || self.running.is_slow() {
-            return usize::MAX;
-        }
+        let is_stuck = room == 0 || self.waiting.is_closed() || self.running.is_slow();
         let waiting = self.waiting.max_capacity() - room;
-        (waiting + self.running.calls.load(Ordering::Relaxed)) / CALLS_TOGETHER
+        (is_stuck, (waiting + self.running.calls.load(Ordering::Relaxed)) / CALLS_TOGETHER)
     }
 }
 

@@ -253,7 +253,9 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn reads_do_not_wait_behind_a_slow_one() {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(folder.path().join("hapax.db")).unwrap();
+        let path = folder.path().join("hapax.db");
+        let config = SqliteConfig::new(path).timeout(Duration::from_secs(60));
+        let store = SqliteStore::open(config).unwrap();
         let (begun, begins) = std::sync::mpsc::channel();
         let (end, ends) = std::sync::mpsc::channel::<()>();
         let ends = std::sync::Mutex::new(ends);
