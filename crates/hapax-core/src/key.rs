@@ -268,12 +268,6 @@ impl Key {
         text
     }
 
-    /// Replaces a text by [`Key::canonical`]. A walk over many keys so needs one allocation for all of them.
-    pub(crate) fn canonical_into(&self, text: &mut String) {
-        text.clear();
-        self.write_canonical(|piece| text.push_str(piece));
-    }
-
     fn parts(&self) -> [&str; 4] {
         [self.tenant.as_str(), self.kind.as_str(), &self.scope, &self.name]
     }

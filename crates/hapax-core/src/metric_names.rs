@@ -136,9 +136,9 @@ metrics! {
         /// The age of the oldest item of a queue that waits or is leased; 0 without one. Label: `queue`.
         QUEUE_OLDEST = "hapax_queue_oldest_seconds";
         /// Commands that are not completed, of all tenants. Label: `state` (`pending`, `unknown`, which needs an
-        /// operator, `failed`). Not on Redis, nor in memory beyond 20,000 claims.
+        /// operator, `failed`). Not on Redis; in memory not a number, or missing, beyond 20,000 claims.
         COMMANDS = "hapax_commands";
-        /// Locks that are held, of all tenants. Not on Redis, nor in memory beyond 20,000 claims.
+        /// Locks that are held, of all tenants. Not on Redis; in memory not a number, or missing, beyond 20,000 claims.
         LOCKS_HELD = "hapax_locks_held";
         /// 1 for each refusal of the store that `--accept-risk` accepts. Label: `check`.
         ACCEPTED_RISK = "hapax_accepted_risk";

@@ -37,14 +37,30 @@ impl ReadQueue {
         &self.waiting
     }
 
-    /// Whether a new call would stand still (behind a slow read, before a full queue, or after the thread has ended), and how
-    /// many groups of calls wait and run.
-    pub(crate) fn load(&self) -> (bool, usize) {
+    /// Grows with how long a new call has to wait.
+    pub(crate) fn load(&self) -> ReaderLoad {
         let room = self.waiting.capacity();
-        let is_stuck = room == 0 || self.waiting.is_closed() || self.running.is_slow();
         let waiting = self.waiting.max_capacity() - room;
-        (is_stuck, (waiting + self.running.calls.load(Ordering::Relaxed)) / CALLS_TOGETHER)
+        let calls = waiting + self.running.calls.load(Ordering::Relaxed);
+        if self.waiting.is_closed() {
+            ReaderLoad::Ended
+        } else if room == 0 || self.running.is_slow() {
+            ReaderLoad::Slow { calls }
+        } else {
+            ReaderLoad::Groups(calls / CALLS_TOGETHER)
+        }
     }
+}
+
+/// What a new call would wait for; the variants in the order in which readers are chosen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ReaderLoad {
+    /// So many groups of calls.
+    Groups(usize),
+    /// A slow read, or room in a full queue.
+    Slow { calls: usize },
+    /// For ever: the thread has ended.
+    Ended,
 }
 
 /// The reads that share a snapshot now.
@@ -98,8 +114,7 @@ impl ReaderThread {
                 return;
             }
             self.running.begin(taken);
-            connection = serve(files, connection.take(), &mut calls, open);
-            self.running.end();
+            connection = serve(files, connection.take(), &mut calls, open, || self.running.end());
         }
     }
 }
@@ -114,7 +129,7 @@ pub(crate) fn run_for_operators(
     while let Some(call) = queue.blocking_recv() {
         // The last call's flag is set by now, and must not end the next one before it begins.
         running.begin(&AbandonedFlag::default());
-        connection = serve(files, connection.take(), &mut vec![call], |files| {
+        let open = |files: &StoreFiles| {
             let mut connection = open(files)?;
             let running = running.clone();
             let is_abandoned = move || running.is_abandoned();
@@ -122,7 +137,8 @@ pub(crate) fn run_for_operators(
             let raw: &mut rusqlite::Connection = &mut connection;
             let _ = raw.progress_handler(STEPS, Some(is_abandoned));
             Ok(connection)
-        });
+        };
+        connection = serve(files, connection.take(), &mut vec![call], open, || ());
     }
 }
 
@@ -153,11 +169,13 @@ impl Drop for AbandonOnDrop {
     }
 }
 
+/// Runs the calls on one snapshot, and answers them when `done` was called.
 fn serve(
     files: &StoreFiles,
     connection: Option<FileConnection>,
     calls: &mut Vec<Box<dyn QueuedCall>>,
     open: impl FnOnce(&StoreFiles) -> StoreResult<FileConnection>,
+    done: impl FnOnce(),
 ) -> Option<FileConnection> {
     let begun = reuse_or_connect(connection, files, open).and_then(|connection| {
         // The clock is read before the snapshot: a lease that is renewed after the snapshot would otherwise
@@ -173,6 +191,7 @@ fn serve(
     let (connection, clock) = match begun {
         Ok(begun) => begun,
         Err(error) => {
+            done();
             calls.drain(..).for_each(|call| call.fail(error.clone()));
             return None;
         }
@@ -187,6 +206,7 @@ fn serve(
         Some(connection).filter(|connection| ended && all_succeeded && connection.is_reusable());
     // A connection that is not kept is closed before the answers go out, so that the callers' next
     // writes do not meet it.
+    done();
     calls.drain(..).for_each(QueuedCall::send_answer);
     kept
 }

@@ -37,27 +37,34 @@ impl PagePosition {
     }
 }
 
-/// The claims of a part that a list shows, with their names, in order.
+/// The first claims of a part that a list shows, with their names, in order.
 fn listed(
     part: &ClaimTable,
     list: &ClaimQuery,
     after: &str,
+    at_most: usize,
     now: Timestamp,
 ) -> Vec<(String, ClaimSummary)> {
-    let mut name = String::new();
-    let listed = |(key, row): (&Key, &ClaimRow)| {
+    let matches = |key: &Key, row: &ClaimRow| {
         // Filter before paging: `next` must not reveal a key that the query does not match.
-        let status = claim_rules::status(row, now).filter(|_| list.includes_key(key))?;
-        if list.status.is_some_and(|asked| asked != status) {
-            return None;
-        }
-        key.canonical_into(&mut name);
-        let is_after = name.as_str() > after;
-        is_after.then(|| Some((name.clone(), claim_rules::listed(key.clone(), row, now)?)))?
+        let status = claim_rules::status(row, now).filter(|_| list.includes_key(key));
+        status.is_some_and(|status| list.status.is_none_or(|asked| asked == status))
     };
-    let mut found: Vec<_> = part.iter().filter_map(listed).collect();
-    found.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-    found
+    let mut found: Vec<(String, &Key, &ClaimRow)> = part
+        .iter()
+        .filter(|(key, row)| matches(key, row))
+        .map(|(key, row)| (key.canonical(), key, row))
+        .filter(|(name, ..)| name.as_str() > after)
+        .collect();
+    if found.len() > at_most {
+        found.select_nth_unstable_by(at_most, |a, b| a.0.cmp(&b.0));
+        found.truncate(at_most);
+    }
+    found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let summary = |(name, key, row): (String, &Key, &ClaimRow)| {
+        Some((name, claim_rules::listed(key.clone(), row, now)?))
+    };
+    found.into_iter().filter_map(summary).collect()
 }
 
 impl MemoryStore {
@@ -101,12 +108,13 @@ impl Oversight for MemoryStore {
         let mut position = list.after.as_deref().map(PagePosition::decode).unwrap_or_default();
         let (mut page, mut examined) = (ClaimPage::default(), 0);
         while position.part < ClaimParts::COUNT {
+            let room = at_most - page.claims.len();
             let found = {
                 let part = self.claims.part(position.part);
                 examined += part.len();
-                listed(&part, list, &position.after, now)
+                // One more than the page has room for tells that the next page begins in this part.
+                listed(&part, list, &position.after, room + 1, now)
             };
-            let room = at_most - page.claims.len();
             let is_cut = found.len() > room;
             for (name, claim) in found.into_iter().take(room) {
                 page.claims.push(claim);

@@ -77,7 +77,7 @@ pub struct ClaimQuery {
     pub scope: Option<Arc<str>>,
     /// [`ClaimPage::next`] of the page before; `None` for the first page.
     pub after: Option<String>,
-    /// The number of stored claims to examine for this page, which shows those that match.
+    /// The most claims of this page. A store may examine only as many stored claims, and show those that match.
     pub max_claims: u32,
 }
 

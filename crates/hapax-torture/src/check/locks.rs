@@ -16,6 +16,8 @@ struct GrantedLock {
     lease_until: u64,
     /// When the owner sent its first release.
     given_up: u64,
+    /// The shortest TTL of its renewals whose end is unknown: each may be done later than those that were sent after it.
+    unknown_ttl_ms: u64,
 }
 
 impl GrantedLock {
@@ -47,6 +49,7 @@ fn grants(entries: &[&HistoryEntry]) -> Vec<GrantedLock> {
                 to: entry.to,
                 lease_until: lease_end(entry, *ttl_ms),
                 given_up: u64::MAX,
+                unknown_ttl_ms: u64::MAX,
             });
         }
     }
@@ -60,8 +63,9 @@ fn grants(entries: &[&HistoryEntry]) -> Vec<GrantedLock> {
             Observation::LockRenew { fence, ttl_ms, outcome, .. } => owned(*fence, &|grant| {
                 let until = lease_end(entry, *ttl_ms);
                 if outcome.done().is_some() && entry.to <= grant.lease_until {
-                    grant.lease_until = until;
+                    grant.lease_until = until.min(lease_end(entry, grant.unknown_ttl_ms));
                 } else {
+                    grant.unknown_ttl_ms = grant.unknown_ttl_ms.min(*ttl_ms);
                     // It may have been done at any time, and a shorter TTL shortens the lease. If it was done after the
                     // lease, others may have had the lock between.
                     grant.lease_until = grant.lease_until.min(until);
@@ -77,7 +81,7 @@ fn grants(entries: &[&HistoryEntry]) -> Vec<GrantedLock> {
 }
 
 fn lease_end(entry: &HistoryEntry, ttl_ms: u64) -> u64 {
-    (entry.from + ttl_ms * 1000).saturating_sub(CLOCK_MARGIN)
+    entry.from.saturating_add(ttl_ms.saturating_mul(1000)).saturating_sub(CLOCK_MARGIN)
 }
 
 /// A later grant has a greater fence, and no two have the same.
