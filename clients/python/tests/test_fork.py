@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 from conftest import wait_for
 
 import hapax_client
+from hapax_client import _transport
 
 
 def in_child(work) -> int:
@@ -29,6 +31,20 @@ def in_child(work) -> int:
     return child
 
 
+def status_of(child: int) -> int:
+    """Waits for its end; a child that hangs is killed."""
+
+    def ended() -> tuple[int, int] | None:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        return (pid, status) if pid else None
+
+    try:
+        return wait_for(ended, "the child ends")[1]
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+
+
 def test_client_works_in_parent_and_children_of_a_fork(local, key):
     record = local.record(key)
     record.put(0)
@@ -39,7 +55,7 @@ def test_client_works_in_parent_and_children_of_a_fork(local, key):
 
     children = [in_child(count) for _ in range(4)]
     count()
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert [status_of(child) for child in children] == [0] * 4
     assert record.get() == 50
 
 
@@ -57,11 +73,35 @@ def test_client_works_in_a_child_forked_while_threads_use_it(local, key):
     try:
         for _ in range(10):
             child = in_child(lambda: record.put(1))
-            assert os.waitpid(child, 0)[1] == 0
+            assert status_of(child) == 0
     finally:
         stop.set()
         for thread in threads:
             thread.join(60)
+
+
+def test_fork_waits_until_another_thread_has_made_the_tls_context(sqlite_server, key, monkeypatch):
+    """OpenSSL's locks, which that thread holds, stay locked in a child for ever."""
+    began, goes_on = threading.Event(), threading.Event()
+    make = _transport.tls_context
+
+    def make_slowly(endpoint):
+        began.set()
+        assert goes_on.wait(60)
+        return make(endpoint)
+
+    monkeypatch.setattr(_transport, "tls_context", make_slowly)
+    client = hapax_client.connect(sqlite_server.url)
+    thread = threading.Thread(target=client.record(key).get)
+    thread.start()
+    assert began.wait(60)
+    monkeypatch.setattr(_transport, "tls_context", lambda _: os._exit(2))
+    threading.Timer(0.2, goes_on.set).start()
+    child = in_child(lambda: client.record(key).put(1))
+    goes_on.set()
+    assert status_of(child) == 0, "the child made a context of its own"
+    thread.join(60)
+    client.close()
 
 
 def _once_in_process(url: str, key: str) -> int:
@@ -97,7 +137,7 @@ def test_async_client_works_in_many_loops_and_after_a_fork(sqlite_server, key):
 
     assert asyncio.run(add()) == 1
     child = in_child(lambda: asyncio.run(add()))
-    assert os.waitpid(child, 0)[1] == 0
+    assert status_of(child) == 0
     assert asyncio.run(add()) == 3
 
 

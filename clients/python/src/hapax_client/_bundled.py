@@ -38,7 +38,7 @@ if sys.platform != "win32":
     import fcntl
 
 from ._endpoint import Address
-from ._fork import watch_forks
+from ._fork import fork_waits, watch_forks
 from .errors import HapaxError, InvalidRequest, StoreUnavailable
 
 # The longest that one server may take to end, or another to start.
@@ -183,7 +183,9 @@ def _running_server(folder: Path) -> Optional[Address]:
     try:
         # Another program may have got the port meanwhile: only the server knows the token.
         path = "/v1/jobs/hapax-client/probe"
-        with httpx.Client(trust_env=False, timeout=PROBE_TIMEOUT) as http:
+        with fork_waits:  # it makes a TLS context
+            probe = httpx.Client(trust_env=False, timeout=PROBE_TIMEOUT)
+        with probe as http:
             response = http.get(address.url + path, headers=headers)
     except httpx.HTTPError:
         return None

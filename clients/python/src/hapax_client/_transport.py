@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, TypeVar
 import httpx
 
 from ._endpoint import Address, Endpoint
-from ._fork import watch_forks
+from ._fork import fork_waits, watch_forks
 from ._http import (
     LIMITS,
     STREAM_SILENCE,
@@ -38,6 +38,10 @@ from ._protocol import (
 )
 
 T = TypeVar("T")
+
+
+def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=endpoint.trust_env)
 
 
 class SyncTransport:
@@ -122,7 +126,8 @@ class SyncTransport:
     def client(self, *, waits: bool) -> httpx.Client:
         with self._lock:
             if waits not in self._clients:
-                self._tls = self._tls or httpx.create_ssl_context(trust_env=self.endpoint.trust_env)
+                with fork_waits:
+                    self._tls = self._tls or tls_context(self.endpoint)
                 self._clients[waits] = httpx.Client(
                     verify=self._tls,
                     trust_env=self.endpoint.trust_env,
@@ -263,7 +268,8 @@ class AsyncTransport:
     def client(self, *, waits: bool) -> httpx.AsyncClient:
         clients = self._clients.setdefault(asyncio.get_running_loop(), {})
         if waits not in clients:
-            self._tls = self._tls or httpx.create_ssl_context(trust_env=self.endpoint.trust_env)
+            with fork_waits:
+                self._tls = self._tls or tls_context(self.endpoint)
             clients[waits] = httpx.AsyncClient(
                 verify=self._tls,
                 trust_env=self.endpoint.trust_env,
