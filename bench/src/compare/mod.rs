@@ -79,7 +79,7 @@ fn parse_printed(text: &str) -> anyhow::Result<(Comparison, PathBuf)> {
 
 /// The recorded lines of each comparison, by its name.
 type RecordedLines = BTreeMap<String, FigureLines>;
-/// What was recorded on each processor: the ratios to another program may differ between two of them by a factor of two.
+/// The lines recorded on each processor: ratios to another program may differ between two of them by a factor of two.
 type RecordedFile = BTreeMap<String, RecordedLines>;
 
 /// Runs the comparisons and prints recorded and present ratios. Fails if a line is slower than recorded.

@@ -52,7 +52,7 @@ impl ReadQueue {
     }
 }
 
-/// What a new call would wait for; the variants in the order in which readers are chosen.
+/// The calls before a new one of this reader; readers are chosen in the order of the variants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ReaderLoad {
     /// So many groups of calls.

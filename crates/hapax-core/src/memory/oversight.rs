@@ -27,7 +27,7 @@ impl PagePosition {
         format!("{:03x}{}", self.part, self.after)
     }
 
-    /// What nobody has encoded is the beginning.
+    /// A text that is no encoded position is the beginning.
     fn decode(text: &str) -> Self {
         let split = text.split_at_checked(3);
         let decoded = split.and_then(|(part, after)| {

@@ -66,7 +66,7 @@ fn grants(entries: &[&HistoryEntry]) -> Vec<GrantedLock> {
                     grant.lease_until = until.min(lease_end(entry, grant.unknown_ttl_ms));
                 } else {
                     grant.unknown_ttl_ms = grant.unknown_ttl_ms.min(*ttl_ms);
-                    // It may have been done at any time, and a shorter TTL shortens the lease. If it was done after the
+                    // The renewal may have been done at any time, and a shorter TTL shortens the lease. If it was done after the
                     // lease, others may have had the lock between.
                     grant.lease_until = grant.lease_until.min(until);
                 }
