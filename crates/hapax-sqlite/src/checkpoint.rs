@@ -16,30 +16,71 @@ use crate::error::store_error;
 use crate::files::StoreFiles;
 use crate::writer::WriterMessage;
 
-/// From this WAL length on (4 MiB of 4 KiB pages) the checkpoint thread copies it.
-pub(crate) const CHECKPOINT_PAGES: usize = 1_000;
+/// After so many new pages (8 MiB of 4 KiB pages) the checkpoint thread copies the WAL. Each time it looks at the whole
+/// of it and syncs two files, and the disk serves the writer's commits later meanwhile.
+const CHECKPOINT_PAGES: usize = 2_000;
 /// From this WAL length on the writer pauses and copies the rest itself, so that the WAL restarts
 /// from its beginning: while the writer keeps appending, the checkpoint thread never reaches the end.
 pub(crate) const RESTART_PAGES: usize = 8_000;
-/// A WAL that grew beyond this during a long read is truncated when it restarts.
-const MAX_WAL_BYTES: i64 = 32 << 20;
+/// How many pages the writer copies at most for that: it waits for the next checkpoint where there are more.
+const RESTART_REST: usize = 500;
+/// A WAL that grew beyond this during a long read is truncated when it restarts. (Usually it restarts at 33 to 42 MB.)
+const MAX_WAL_BYTES: i64 = 64 << 20;
 
 /// How often the writer checks for other processes' commits while there are waiters.
 const FOREIGN_COMMIT_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Why the checkpoint thread is woken.
 pub(crate) enum CheckpointSignal {
-    /// The WAL is longer than [`CHECKPOINT_PAGES`].
+    /// [`WalLength::needs_checkpoint`].
     LongWal,
     /// A waiter was registered.
     NewWaiter,
 }
 
+/// The length of the WAL in pages: estimated by the writer, and measured by each checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct WalLength {
+    now: AtomicUsize,
+    at_last_checkpoint: AtomicUsize,
+}
+
+impl WalLength {
+    pub(crate) fn grow(&self, pages: usize) {
+        self.now.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    pub(crate) fn pages(&self) -> usize {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// Whether the WAL grew so much since the last checkpoint that it is time for another one.
+    pub(crate) fn needs_checkpoint(&self) -> bool {
+        self.since_checkpoint() >= CHECKPOINT_PAGES
+    }
+
+    /// Whether the WAL is long, and little of it is left to be copied. A WAL that is twice as long is restarted in any case.
+    pub(crate) fn needs_restart(&self, restart_at: usize) -> bool {
+        let pages = self.pages();
+        pages >= restart_at && (self.since_checkpoint() <= RESTART_REST || pages >= 2 * restart_at)
+    }
+
+    fn since_checkpoint(&self) -> usize {
+        let pages = self.pages();
+        // A checkpoint may report its measure after the writer has restarted the WAL.
+        pages.checked_sub(self.at_last_checkpoint.load(Ordering::Relaxed)).unwrap_or(pages)
+    }
+
+    fn set(&self, pages: usize) {
+        self.now.store(pages, Ordering::Relaxed);
+        self.at_last_checkpoint.store(pages, Ordering::Relaxed);
+    }
+}
+
 pub(crate) struct Checkpointer {
     pub(crate) files: Arc<StoreFiles>,
     pub(crate) hub: WakeRegistry,
-    /// How long the WAL is by the writer's estimate; each checkpoint measures it.
-    pub(crate) wal_pages: Arc<AtomicUsize>,
+    pub(crate) wal: Arc<WalLength>,
     /// Weak, so that the writer ends with the last store handle.
     pub(crate) writer: WeakSender<WriterMessage>,
 }
@@ -71,15 +112,13 @@ impl Checkpointer {
     /// Drops the connection on failure; the writer signals again after its next batch.
     fn checkpoint(&self, connection: Option<FileConnection>) -> Option<FileConnection> {
         let connection = reuse_or_connect(connection, &self.files, connect).ok()?;
-        copy_wal(&connection, &self.wal_pages).ok().map(|()| connection)
+        copy_wal(&connection, &self.wal).ok().map(|()| connection)
     }
 }
 
 /// Copies as much of the WAL as nobody is in the way of, and stores its measured length.
-pub(crate) fn copy_wal(connection: &Connection, wal_pages: &AtomicUsize) -> StoreResult<()> {
-    let CheckpointResult { pages, .. } = checkpoint(connection, "PASSIVE")?;
-    wal_pages.store(pages, Ordering::Relaxed);
-    Ok(())
+pub(crate) fn copy_wal(connection: &Connection, wal: &WalLength) -> StoreResult<()> {
+    checkpoint(connection, "PASSIVE").map(|result| wal.set(result.pages))
 }
 
 /// Makes SQLite truncate the WAL file when it restarts.
@@ -94,13 +133,13 @@ pub(crate) fn limit_wal_size(connection: &Connection) -> StoreResult<()> {
 pub(crate) fn restart_wal(
     connection: &Connection,
     lock_timeout: Duration,
-    wal_pages: &AtomicUsize,
+    wal: &WalLength,
 ) -> bool {
     let _ = connection.busy_timeout(Duration::from_millis(5));
     let result = checkpoint(connection, "RESTART");
     let _ = connection.busy_timeout(lock_timeout);
     let Ok(CheckpointResult { blocked, pages }) = result else { return false };
-    wal_pages.store(if blocked { pages } else { 0 }, Ordering::Relaxed);
+    wal.set(if blocked { pages } else { 0 });
     !blocked
 }
 
@@ -116,4 +155,49 @@ fn checkpoint(connection: &Connection, mode: &str) -> StoreResult<CheckpointResu
         Ok(CheckpointResult { blocked: row.get(0)?, pages })
     });
     result.map_err(store_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A checkpoint after each commit once took a third of the processor, and the disk from the commits.
+    #[test]
+    fn wal_is_checkpointed_once_for_so_many_new_pages() {
+        let (wal, mut checkpoints) = (WalLength::default(), 0);
+        for _ in 0..RESTART_PAGES {
+            wal.grow(1);
+            if wal.needs_checkpoint() {
+                checkpoints += 1;
+                // A reader is in the way: nothing could be copied.
+                wal.set(wal.pages());
+            }
+        }
+        assert_eq!(checkpoints, RESTART_PAGES / CHECKPOINT_PAGES);
+    }
+
+    #[test]
+    fn wal_is_restarted_when_little_of_it_is_left_to_copy() {
+        let wal = WalLength::default();
+        wal.grow(RESTART_PAGES);
+        assert!(!wal.needs_restart(RESTART_PAGES), "all of it is left");
+        assert!(wal.needs_checkpoint());
+        wal.set(RESTART_PAGES);
+        wal.grow(RESTART_REST);
+        assert!(wal.needs_restart(RESTART_PAGES));
+        wal.grow(1);
+        assert!(!wal.needs_restart(RESTART_PAGES));
+        // Checkpoints that always leave too much do not let it grow for ever.
+        wal.grow(RESTART_PAGES);
+        assert!(wal.needs_restart(RESTART_PAGES));
+    }
+
+    /// A checkpoint ends, the writer restarts the WAL, and only then the checkpoint's measure is noted.
+    #[test]
+    fn late_measure_of_a_restarted_wal_does_not_stop_checkpoints() {
+        let wal = WalLength::default();
+        wal.at_last_checkpoint.store(RESTART_PAGES, Ordering::Relaxed);
+        wal.grow(CHECKPOINT_PAGES);
+        assert!(wal.needs_checkpoint());
+    }
 }

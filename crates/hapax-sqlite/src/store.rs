@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::changes::ChangeReader;
-use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES};
+use crate::checkpoint::{CheckpointSignal, Checkpointer, RESTART_PAGES, WalLength};
 use crate::connect::FileConnection;
 use crate::examine::has_wal_reset_bug;
 use crate::files::StoreFiles;
@@ -90,7 +90,7 @@ impl SqliteStore {
         let (writer, written) = mpsc::channel(config.max_waiting_calls);
         let (checkpointer, signals) = sync_channel(1);
         let (hub, stats) = (WakeRegistry::default(), Arc::<WriterStats>::default());
-        let wal_pages = Arc::<AtomicUsize>::default();
+        let wal = Arc::<WalLength>::default();
 
         let thread = Writer {
             reserve: DiskReserve::new(&config),
@@ -99,7 +99,7 @@ impl SqliteStore {
             stats: stats.clone(),
             checkpointer: checkpointer.clone(),
             connection: None,
-            wal_pages: wal_pages.clone(),
+            wal: wal.clone(),
             copies_wal: has_wal_reset_bug(rusqlite::version_number()),
             restart_at: RESTART_PAGES,
             failed_restarts: 0,
@@ -128,7 +128,7 @@ impl SqliteStore {
         spawn("hapax-operator", move || reader::run_for_operators(&files_, calls, &running_))?;
 
         let (writer_, hub_) = (writer.downgrade(), hub.clone());
-        let thread = Checkpointer { files, hub: hub_, wal_pages, writer: writer_ };
+        let thread = Checkpointer { files, hub: hub_, wal, writer: writer_ };
         spawn("hapax-checkpoint", move || thread.run(signals))?;
 
         let inner =

@@ -1,7 +1,7 @@
 //! The writer thread: runs all waiting calls in one transaction, commits once, then answers them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use hapax_core::{StoreError, StoreResult, Timestamp, WakeRegistry};
 use tokio::sync::mpsc;
 
 use crate::changes::{self, ChangeReader};
-use crate::checkpoint::{self, CheckpointSignal};
-use crate::connect::{FileConnection, connect, reuse_or_connect};
+use crate::checkpoint::{self, CheckpointSignal, WalLength};
+use crate::connect::{FileConnection, connect};
 use crate::error::{internal_error, store_error};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
 use crate::files::StoreFiles;
@@ -89,8 +89,7 @@ pub(crate) struct Writer {
     pub(crate) stats: Arc<WriterStats>,
     pub(crate) checkpointer: SyncSender<CheckpointSignal>,
     pub(crate) connection: Option<FileConnection>,
-    /// Length of the WAL: measured by the last checkpoint, and estimated since.
-    pub(crate) wal_pages: Arc<AtomicUsize>,
+    pub(crate) wal: Arc<WalLength>,
     /// The writer itself copies the WAL, between two commits, because this SQLite can lose a commit that
     /// restarts the WAL during a checkpoint by another connection.
     pub(crate) copies_wal: bool,
@@ -161,20 +160,20 @@ impl Writer {
         wakes: &[u64],
     ) -> StoreResult<()> {
         let files = self.files.clone();
-        let connection =
-            reuse_or_connect(self.connection.take(), &files, |_| self.connect_to_write())?;
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect_to_write()?,
+        };
         let before = connection.total_changes();
-        let committed = self
-            .check_foreign_commits(&connection)
-            .and_then(|()| transact(&connection, calls, wakes, &files, &mut self.noted));
+        let committed = self.transact(&connection, calls, wakes);
         let mut done = committed.map(|notes| self.changes.skip_own(notes));
-        if done.is_ok() && connection.total_changes() > before {
+        if connection.total_changes() > before && done.is_ok() {
             self.stats.commits.fetch_add(1, Ordering::Relaxed);
-            let pages = estimated_pages(connection.total_changes() - before, bytes);
-            self.wal_pages.fetch_add(pages, Ordering::Relaxed);
-            // A commit into a WAL that was removed meanwhile is lost with this process.
-            done = connection.check_files(&files);
+            self.wal.grow(estimated_pages(connection.total_changes() - before, bytes));
         }
+        // What was written into files that had been removed by then is lost with this process, and what was read
+        // there may be old.
+        done = done.and_then(|()| connection.check_files(&files));
         let done = done.map_err(|error| files.remember(error));
         let mut errors =
             calls.iter().filter_map(|(call, _)| call.error()).chain(done.as_ref().err());
@@ -182,6 +181,46 @@ impl Writer {
             self.connection = Some(connection);
         }
         done
+    }
+
+    /// Runs the calls in one transaction, which is rolled back if one of them fails half-way.
+    fn transact(
+        &mut self,
+        connection: &FileConnection,
+        calls: &mut [BatchedCall],
+        wakes: &[u64],
+    ) -> StoreResult<NoteRange> {
+        if calls.is_empty() {
+            return self.check_foreign_commits(connection).map(|()| None);
+        }
+        begin(connection, self.files.config.lock_timeout())?;
+        let done = self.run_and_commit(connection, calls, wakes);
+        if done.is_err() && !connection.is_autocommit() {
+            let _ = execute(connection, "ROLLBACK", []);
+        }
+        done
+    }
+
+    fn run_and_commit(
+        &mut self,
+        connection: &FileConnection,
+        calls: &mut [BatchedCall],
+        wakes: &[u64],
+    ) -> StoreResult<NoteRange> {
+        // In the transaction of the calls it needs no snapshot of its own.
+        self.check_foreign_commits(connection)?;
+        connection.sequence().reset();
+        let before = connection.total_changes();
+        run_all(connection, calls)?;
+        let mut notes = None;
+        if connection.total_changes() > before {
+            connection.sequence().store(connection)?;
+            connection.clock().note(connection, &mut self.noted)?;
+            notes = changes::note(connection.session(), wakes)?;
+        }
+        failpoint::hit(BEFORE_COMMIT);
+        // A transaction that wrote nothing costs no sync.
+        execute(connection, "COMMIT", []).map(|_| notes)
     }
 
     /// After a call was refused for want of room: gives up the reserve, and restarts the WAL, so that
@@ -236,25 +275,24 @@ impl Writer {
 
     /// Called between two transactions. On a full disk a restarted WAL is the room that deletes need.
     fn maintain_wal(&mut self, full: bool) {
-        let pages = self.wal_pages.load(Ordering::Relaxed);
-        if (full || pages >= self.restart_at)
+        if (full || self.wal.needs_restart(self.restart_at))
             && let Some(connection) = &self.connection
         {
             let timeout = self.files.config.lock_timeout();
-            if checkpoint::restart_wal(connection, timeout, &self.wal_pages) {
+            if checkpoint::restart_wal(connection, timeout, &self.wal) {
                 (self.restart_at, self.failed_restarts) = (checkpoint::RESTART_PAGES, 0);
             } else {
                 // A running checkpoint is out of the way soon. A long read of another process is not:
                 // postpone, so that not every batch tries again.
                 self.failed_restarts += 1;
                 if self.failed_restarts.is_multiple_of(MAX_RESTART_TRIES) {
-                    self.restart_at = pages + checkpoint::RESTART_PAGES;
+                    self.restart_at = self.wal.pages() + checkpoint::RESTART_PAGES;
                 }
             }
-        } else if pages >= checkpoint::CHECKPOINT_PAGES {
+        } else if self.wal.needs_checkpoint() {
             match &self.connection {
                 Some(connection) if self.copies_wal => {
-                    let _ = checkpoint::copy_wal(connection, &self.wal_pages);
+                    let _ = checkpoint::copy_wal(connection, &self.wal);
                 }
                 // A full channel already holds a signal.
                 _ => drop(self.checkpointer.try_send(CheckpointSignal::LongWal)),
@@ -299,36 +337,6 @@ fn take_batch(first: WriterMessage, queue: &mut mpsc::Receiver<WriterMessage>) -
         }
     }
     batch
-}
-
-fn transact(
-    connection: &FileConnection,
-    calls: &mut [BatchedCall],
-    wakes: &[u64],
-    files: &StoreFiles,
-    noted: &mut Timestamp,
-) -> StoreResult<NoteRange> {
-    if calls.is_empty() {
-        return Ok(None);
-    }
-    begin(connection, files.config.lock_timeout())?;
-    connection.sequence().reset();
-    let before = connection.total_changes();
-    let done = run_all(connection, calls).and_then(|()| {
-        let mut notes = None;
-        if connection.total_changes() > before {
-            connection.sequence().store(connection)?;
-            connection.clock().note(connection, noted)?;
-            notes = changes::note(connection.session(), wakes)?;
-        }
-        failpoint::hit(BEFORE_COMMIT);
-        // A transaction that wrote nothing costs no sync.
-        execute(connection, "COMMIT", []).map(|_| notes)
-    });
-    if done.is_err() && !connection.is_autocommit() {
-        let _ = execute(connection, "ROLLBACK", []);
-    }
-    done
 }
 
 /// Begins a transaction as soon as no other process has one, within the timeout.
