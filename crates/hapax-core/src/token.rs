@@ -1,5 +1,6 @@
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use crate::hex::hex;
 
@@ -7,8 +8,21 @@ use crate::hex::hex;
 ///
 /// The caller creates the token before the first call, so that a claim whose answer was lost can be
 /// repeated: the store recognises the token and returns the same grant.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Token(Arc<str>);
+#[derive(Clone)]
+pub struct Token(TokenText);
+
+#[derive(Clone)]
+enum TokenText {
+    Presented(Arc<str>),
+    /// Made when it is first read, for all clones alike: a claim that is answered with a stored value needs no token, and
+    /// the operating system's randomness would be a third of the work of such a replay.
+    Random(Arc<RandomText>),
+}
+
+struct RandomText {
+    label: Option<Box<str>>,
+    text: OnceLock<Box<str>>,
+}
 
 impl Token {
     /// The maximum length in bytes.
@@ -18,14 +32,12 @@ impl Token {
     /// The length of the random part.
     const RANDOM_DIGITS: usize = 32;
 
-    /// 128 random bits from the operating system, in hexadecimal.
+    /// 128 random bits from the operating system, in hexadecimal. They are drawn when the token is first read.
     ///
     /// # Panics
-    /// If the operating system provides no randomness: without it no claim would be safe.
+    /// Reading it panics if the operating system provides no randomness: without it no claim would be safe.
     pub fn random() -> Self {
-        let mut bytes = [0_u8; 16];
-        getrandom::fill(&mut bytes).expect("the operating system provides randomness");
-        Self(hex(&bytes).into())
+        Self::with_label(None)
     }
 
     /// A random token that ends in a label of its owner, which operators see beside the claim. The label is
@@ -41,16 +53,16 @@ impl Token {
     /// assert_eq!(Token::labelled("").label(), None);
     /// ```
     pub fn labelled(label: &str) -> Self {
-        let token = Self::random();
-        match Self::is_label(label) {
-            true => Self(format!("{}.{label}", token.0).into()),
-            false => token,
-        }
+        Self::with_label(Self::is_label(label).then(|| label.into()))
+    }
+
+    fn with_label(label: Option<Box<str>>) -> Self {
+        Self(TokenText::Random(Arc::new(RandomText { label, text: OnceLock::new() })))
     }
 
     /// The label of a token that [`Token::labelled`] made.
     pub fn label(&self) -> Option<&str> {
-        let (random, label) = self.0.split_at_checked(Self::RANDOM_DIGITS)?;
+        let (random, label) = self.as_str().split_at_checked(Self::RANDOM_DIGITS)?;
         let label = label.strip_prefix('.').filter(|label| Self::is_label(label))?;
         random.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(label)
     }
@@ -63,12 +75,42 @@ impl Token {
 
     /// A token that a caller presents. Any text is allowed: a step with a wrong token is lost.
     pub fn presented(text: &str) -> Self {
-        Self(text.into())
+        Self(TokenText::Presented(text.into()))
     }
 
     /// The token as text, as it is sent over the wire.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            TokenText::Presented(text) => text,
+            TokenText::Random(random) => random.text.get_or_init(|| random.draw()),
+        }
+    }
+}
+
+impl RandomText {
+    fn draw(&self) -> Box<str> {
+        let mut bytes = [0_u8; 16];
+        getrandom::fill(&mut bytes).expect("the operating system provides randomness");
+        let mut text = hex(&bytes);
+        if let Some(label) = &self.label {
+            text.push('.');
+            text.push_str(label);
+        }
+        text.into()
+    }
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Token {}
+
+impl Hash for Token {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 
@@ -76,5 +118,28 @@ impl Token {
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A claim is repeated with a clone of its token: the store must see the same text.
+    #[test]
+    fn token_is_drawn_once_for_all_its_clones() {
+        let token = Token::random();
+        let clone = token.clone();
+        assert_eq!(clone.as_str(), token.as_str());
+        assert_eq!(Token::presented(clone.as_str()), token);
+        assert_ne!(Token::random(), token);
+    }
+
+    #[test]
+    fn token_is_not_drawn_before_it_is_read() {
+        let token = Token::labelled("worker-7");
+        let TokenText::Random(random) = &token.0 else { panic!("a random token") };
+        assert!(random.text.get().is_none());
+        assert!(token.as_str().ends_with(".worker-7"));
     }
 }
