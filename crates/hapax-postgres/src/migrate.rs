@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
         include_str!("../migrations/0005_functions.sql"),
         include_str!("../migrations/0005_interface.sql")
     ),
+    include_str!("../migrations/0006_queue_lookups.sql"),
 ];
 
 /// The schema version that this hapax reads and writes.

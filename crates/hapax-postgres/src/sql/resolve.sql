@@ -8,6 +8,9 @@ SELECT hapax_resolve($1, $2, $3, $4, $5, ARRAY(
         ELSE array_to_string((string_to_array(a.reason || E'\n' || o.reason, E'\n'))[1:10], E'\n')
         END
     FROM unnest($3, $4, $6) WITH ORDINALITY AS a (id, kind, reason, at)
-    LEFT JOIN hapax_outbox o ON o.queue = $1 AND o.id = a.id
+    -- OFFSET 0 keeps the planner from turning look-ups by id into a join with all items of the queue.
+    LEFT JOIN LATERAL (
+        SELECT o.reason FROM hapax_outbox o WHERE o.queue = $1 AND o.id = a.id OFFSET 0
+    ) o ON true
     ORDER BY a.at
 )) AS done

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use hapax_core::{Claimed, Claims, Log, Store, StoreError};
-use hapax_postgres::{PostgresConfig, PostgresStore, migrate};
+use hapax_postgres::{PostgresConfig, PostgresStore, SCHEMA_VERSION, migrate};
 use tokio::task::JoinSet;
 
 use crate::{SERVER, ask, client, granted, key, open};
@@ -19,7 +19,7 @@ async fn migrate_from_eight_nodes_runs_once() {
         "migrations",
         "SELECT name, value FROM hapax_meta WHERE name <> 'line' ORDER BY 1",
     );
-    assert_eq!(rows, "partitions|256\nschema|5");
+    assert_eq!(rows, format!("partitions|256\nschema|{SCHEMA_VERSION}"));
 }
 
 /// Tables of the first version, with a claim in them.

@@ -1,7 +1,7 @@
 //! The plans of the batched statements in a new database, whose tables have no statistics yet: a plan is kept for as
 //! long as its connection, and must not turn into a scan when the table grows.
 
-use crate::application;
+use crate::{application, pages_of};
 
 /// As `connect::url` sets them.
 const SETTINGS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
@@ -121,4 +121,37 @@ async fn operator_statements_read_along_their_indexes() {
             assert!(lines.iter().any(|line| line.contains(part)), "{name}, {part}: {lines:#?}");
         }
     }
+}
+
+/// The calls of a queue, for an item that is new: `?` is its number.
+const QUEUE_CALLS: [&str; 3] = [
+    "SELECT hapax_add_items('{q}', ARRAY['00000000-0000-0000-0000-00000000000?']::uuid[], '{default}', '{t}', \
+     '{NULL}', ARRAY['x'::bytea], '{NULL}', ARRAY['{}'], '{NULL}')",
+    "SELECT count(*) FROM hapax_lease('q', 'token?', 10, 60000)",
+    "SELECT hapax_resolve('q', 'token?', ARRAY['00000000-0000-0000-0000-00000000000?']::uuid[], '{1}', '{60000}', '{NULL}')",
+];
+
+/// Until the tables were analysed, each enqueue once read all done items, and each outcome all items of the queue.
+#[tokio::test]
+async fn queue_calls_read_as_little_after_the_table_grew() {
+    let (_, client) = application("queue_plans").await;
+    let off = "ALTER TABLE hapax_outbox SET (autovacuum_enabled = off)";
+    client.batch_execute(off).await.unwrap();
+    let pages = async |item: usize| {
+        let mut pages = 0;
+        for call in QUEUE_CALLS {
+            pages += pages_of(&client, &call.replace('?', &item.to_string())).await;
+        }
+        pages
+    };
+    // From the sixth call on the session keeps one plan for each statement.
+    let mut before = 0;
+    for item in 0..9 {
+        before = pages(item).await;
+    }
+    let done = "INSERT INTO hapax_outbox (queue, topic, payload, phase, due_at) \
+                SELECT 'q', 't', 'x', 5, now() + interval '1 day' FROM generate_series(1, 10000)";
+    client.batch_execute(done).await.unwrap();
+    let after = pages(9).await;
+    assert!(after < before + 100, "{before} pages before, {after} after");
 }
