@@ -91,12 +91,11 @@ impl RandomText {
     fn draw(&self) -> Box<str> {
         let mut bytes = [0_u8; 16];
         getrandom::fill(&mut bytes).expect("the operating system provides randomness");
-        let mut text = hex(&bytes);
-        if let Some(label) = &self.label {
-            text.push('.');
-            text.push_str(label);
+        let random = hex(&bytes);
+        match &self.label {
+            Some(label) => [&random, ".", label].concat().into(),
+            None => random.into(),
         }
-        text.into()
     }
 }
 

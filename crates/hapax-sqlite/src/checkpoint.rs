@@ -16,15 +16,16 @@ use crate::error::store_error;
 use crate::files::StoreFiles;
 use crate::writer::WriterMessage;
 
-/// After so many new pages (8 MiB of 4 KiB pages) the checkpoint thread copies the WAL. Each time it looks at the whole
-/// of it and syncs two files, and the disk serves the writer's commits later meanwhile.
-const CHECKPOINT_PAGES: usize = 2_000;
+/// After so many new pages (1 MiB of 4 KiB pages) the checkpoint thread copies the WAL. Each time it looks at the whole
+/// of it and syncs two files, so a checkpoint after each commit costs more than the commit; but one of 2,000 pages from all
+/// over a large file keeps the disk from the commits for 30 ms.
+const CHECKPOINT_PAGES: usize = 250;
 /// From this WAL length on the writer pauses and copies the rest itself, so that the WAL restarts
 /// from its beginning: while the writer keeps appending, the checkpoint thread never reaches the end.
 pub(crate) const RESTART_PAGES: usize = 8_000;
 /// How many pages the writer copies at most for that: it waits for the next checkpoint where there are more.
-const RESTART_REST: usize = 500;
-/// A WAL that grew beyond this during a long read is truncated when it restarts. (Usually it restarts at 33 to 42 MB.)
+const RESTART_REST: usize = 60;
+/// A WAL that grew beyond this during a long read is truncated when it restarts. (Usually it restarts at 33 to 35 MB.)
 const MAX_WAL_BYTES: i64 = 64 << 20;
 
 /// How often the writer checks for other processes' commits while there are waiters.
