@@ -2,7 +2,7 @@
 -- nodes of version 5 may go on.
 --
 -- A session keeps the plans that it made while the table was small. Until the table is analysed, hapax_add_items then read
--- every done item of all queues, and hapax_resolve every item of its queue, for each item of a call.
+-- every done item of all queues, and hapax_resolve every item of its queue, for each item of a call. What the functions do is described in version 4.
 
 -- `+ 0` against the index for the sweep, which is of all done items.
 CREATE OR REPLACE FUNCTION hapax_add_items(queues text[], ids uuid[], tenants text[], topics text[], keys text[],
@@ -38,7 +38,8 @@ END
 $$;
 
 -- OFFSET 0 keeps the planner from turning the look-ups by id into a join with all items of the queue, and an update by place
--- (ctid) leaves it no other way. Nobody but its holder changes a leased item.
+-- (ctid) leaves it no other way. hapax changes no item that somebody else has leased. If an UPDATE of somebody's own changes
+-- one at the same moment, its outcome counts as lost, and it is handed out again when the lease has lapsed.
 CREATE OR REPLACE FUNCTION hapax_resolve(the_queue text, the_token bytea, ids uuid[], kinds smallint[],
                               times bigint[], reasons text[])
 RETURNS boolean[]

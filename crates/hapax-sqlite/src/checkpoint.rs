@@ -25,7 +25,7 @@ const CHECKPOINT_PAGES: usize = 250;
 pub(crate) const RESTART_PAGES: usize = 8_000;
 /// How many pages the writer copies at most for that: it waits for the next checkpoint where there are more.
 const RESTART_REST: usize = 60;
-/// A WAL that grew beyond this during a long read is truncated when it restarts. (Usually it restarts at 33 to 35 MB.)
+/// A WAL that grew beyond this during a long read is truncated when it restarts. (Usually it restarts at 33 to 41 MB.)
 const MAX_WAL_BYTES: i64 = 64 << 20;
 
 /// How often the writer checks for other processes' commits while there are waiters.
@@ -34,7 +34,7 @@ const FOREIGN_COMMIT_INTERVAL: Duration = Duration::from_millis(25);
 /// Why the checkpoint thread is woken.
 pub(crate) enum CheckpointSignal {
     /// [`WalLength::needs_checkpoint`].
-    LongWal,
+    GrownWal,
     /// A waiter was registered.
     NewWaiter,
 }
@@ -60,10 +60,12 @@ impl WalLength {
         self.since_checkpoint() >= CHECKPOINT_PAGES
     }
 
-    /// Whether the WAL is long, and little of it is left to be copied. A WAL that is twice as long is restarted in any case.
+    /// Whether the WAL is long, and little of it is left to be copied. Beside large batches there is always more: from
+    /// a quarter more pages on it is restarted in any case.
     pub(crate) fn needs_restart(&self, restart_at: usize) -> bool {
         let pages = self.pages();
-        pages >= restart_at && (self.since_checkpoint() <= RESTART_REST || pages >= 2 * restart_at)
+        pages >= restart_at
+            && (self.since_checkpoint() <= RESTART_REST || pages >= restart_at + RESTART_PAGES / 4)
     }
 
     fn since_checkpoint(&self) -> usize {
@@ -72,9 +74,12 @@ impl WalLength {
         pages.checked_sub(self.at_last_checkpoint.load(Ordering::Relaxed)).unwrap_or(pages)
     }
 
-    fn set(&self, pages: usize) {
-        self.now.store(pages, Ordering::Relaxed);
-        self.at_last_checkpoint.store(pages, Ordering::Relaxed);
+    /// Notes what a checkpoint measured, if it could.
+    fn measured(&self, pages: Option<usize>) {
+        if let Some(pages) = pages {
+            self.now.store(pages, Ordering::Relaxed);
+            self.at_last_checkpoint.store(pages, Ordering::Relaxed);
+        }
     }
 }
 
@@ -97,7 +102,7 @@ impl Checkpointer {
                 signals.recv_timeout(FOREIGN_COMMIT_INTERVAL)
             };
             match signal {
-                Ok(CheckpointSignal::LongWal) => connection = self.checkpoint(connection),
+                Ok(CheckpointSignal::GrownWal) => connection = self.checkpoint(connection),
                 Ok(CheckpointSignal::NewWaiter) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -119,7 +124,9 @@ impl Checkpointer {
 
 /// Copies as much of the WAL as nobody is in the way of, and stores its measured length.
 pub(crate) fn copy_wal(connection: &Connection, wal: &WalLength) -> StoreResult<()> {
-    checkpoint(connection, "PASSIVE").map(|result| wal.set(result.pages))
+    let result = checkpoint(connection, "PASSIVE")?;
+    wal.measured(result.pages);
+    Ok(())
 }
 
 /// Makes SQLite truncate the WAL file when it restarts.
@@ -140,19 +147,19 @@ pub(crate) fn restart_wal(
     let result = checkpoint(connection, "RESTART");
     let _ = connection.busy_timeout(lock_timeout);
     let Ok(CheckpointResult { blocked, pages }) = result else { return false };
-    wal.set(if blocked { pages } else { 0 });
+    wal.measured(if blocked { pages } else { Some(0) });
     !blocked
 }
 
 struct CheckpointResult {
     blocked: bool,
-    /// The length of the WAL.
-    pages: usize,
+    /// The length of the WAL; `None` where another checkpoint is running.
+    pages: Option<usize>,
 }
 
 fn checkpoint(connection: &Connection, mode: &str) -> StoreResult<CheckpointResult> {
     let result = connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
-        let pages = usize::try_from(row.get::<_, i64>(1)?).unwrap_or(0);
+        let pages = usize::try_from(row.get::<_, i64>(1)?).ok();
         Ok(CheckpointResult { blocked: row.get(0)?, pages })
     });
     result.map_err(store_error)
@@ -171,7 +178,7 @@ mod tests {
             if wal.needs_checkpoint() {
                 checkpoints += 1;
                 // A reader is in the way: nothing could be copied.
-                wal.set(wal.pages());
+                wal.measured(Some(wal.pages()));
             }
         }
         assert_eq!(checkpoints, RESTART_PAGES / CHECKPOINT_PAGES);
@@ -183,14 +190,16 @@ mod tests {
         wal.grow(RESTART_PAGES);
         assert!(!wal.needs_restart(RESTART_PAGES), "all of it is left");
         assert!(wal.needs_checkpoint());
-        wal.set(RESTART_PAGES);
+        wal.measured(Some(RESTART_PAGES));
         wal.grow(RESTART_REST);
         assert!(wal.needs_restart(RESTART_PAGES));
         wal.grow(1);
         assert!(!wal.needs_restart(RESTART_PAGES));
-        // Checkpoints that always leave too much do not let it grow for ever.
-        wal.grow(RESTART_PAGES);
+        // Checkpoints that always leave too much do not let it grow for ever, nor after a long read postponed the restart.
+        wal.grow(RESTART_PAGES / 4);
         assert!(wal.needs_restart(RESTART_PAGES));
+        wal.grow(100_000);
+        assert!(wal.needs_restart(100_000));
     }
 
     /// A checkpoint ends, the writer restarts the WAL, and only then the checkpoint's measure is noted.

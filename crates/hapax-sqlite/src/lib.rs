@@ -11,7 +11,7 @@
 //! ```text
 //!   lists, counts ─────► operator's reader
 //!   claim, get, look ──► readers ──► answer            checkpoint: copies the WAL
-//!            │ (needs a write)                         ▲ (the WAL is long)
+//!            │ (needs a write)                         ▲ (the WAL has grown)
 //!            ▼                                         │
 //!   settle, append, … ─► queue ──► writer: BEGIN … COMMIT ──► answers, wake-ups
 //! ```

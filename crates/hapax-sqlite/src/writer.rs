@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::changes::{self, ChangeReader};
 use crate::checkpoint::{self, CheckpointSignal, WalLength};
-use crate::connect::{FileConnection, connect};
+use crate::connect::{FileConnection, connect, reuse_or_connect};
 use crate::error::{internal_error, store_error};
 use crate::failpoint::{self, BEFORE_ANSWER, BEFORE_COMMIT, MID_BATCH};
 use crate::files::StoreFiles;
@@ -160,20 +160,17 @@ impl Writer {
         wakes: &[u64],
     ) -> StoreResult<()> {
         let files = self.files.clone();
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.connect_to_write()?,
-        };
+        let connection =
+            reuse_or_connect(self.connection.take(), &files, |_| self.connect_to_write())?;
         let before = connection.total_changes();
         let committed = self.transact(&connection, calls, wakes);
         let mut done = committed.map(|notes| self.changes.skip_own(notes));
-        if connection.total_changes() > before && done.is_ok() {
+        if done.is_ok() && connection.total_changes() > before {
             self.stats.commits.fetch_add(1, Ordering::Relaxed);
             self.wal.grow(estimated_pages(connection.total_changes() - before, bytes));
+            // A commit into a WAL that was removed meanwhile is lost with this process.
+            done = connection.check_files(&files);
         }
-        // What was written into files that had been removed by then is lost with this process, and what was read
-        // there may be old.
-        done = done.and_then(|()| connection.check_files(&files));
         let done = done.map_err(|error| files.remember(error));
         let mut errors =
             calls.iter().filter_map(|(call, _)| call.error()).chain(done.as_ref().err());
@@ -207,7 +204,8 @@ impl Writer {
         calls: &mut [BatchedCall],
         wakes: &[u64],
     ) -> StoreResult<NoteRange> {
-        // In the transaction of the calls it needs no snapshot of its own.
+        // In the transaction of the calls it needs no snapshot of its own. While another process holds the lock, waiters are
+        // woken later, at the next look.
         self.check_foreign_commits(connection)?;
         connection.sequence().reset();
         let before = connection.total_changes();
@@ -295,7 +293,7 @@ impl Writer {
                     let _ = checkpoint::copy_wal(connection, &self.wal);
                 }
                 // A full channel already holds a signal.
-                _ => drop(self.checkpointer.try_send(CheckpointSignal::LongWal)),
+                _ => drop(self.checkpointer.try_send(CheckpointSignal::GrownWal)),
             }
         }
     }
